@@ -2,7 +2,6 @@
 
 #include "comm/comm.h"
 #include "comm/log.h"
-#include "device/trace.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -163,106 +162,6 @@ void rs_call_leave(rs_call_scope *scope) {
   rs_call_end(scope->calls, scope->call, status, rs_call_ticks());
 }
 
-static reshard_status check_process(reshard_comm comm) {
-  return !rs_comm_is_forked(comm) ? RESHARD_SUCCESS
-                                  : rs_error(RESHARD_ERROR_PEER,
-                                             "rank %lld of the %s communicator is the process that was forked, not "
-                                             "this one",
-                                             (long long)comm->rank, comm->ops->name);
-}
-
-reshard_status rs_comm_alive(reshard_comm comm) {
-  RS_TRY(check_process(comm));
-  return rs_comm_cancel(comm, comm->ops->alive(comm));
-}
-
-/* A step, by the rank's own thread. Returns the call that it is by itself; NULL within another. */
-static inline rs_call *begin_step(reshard_comm comm, const char *name, int64_t bytes) {
-  rs_calls *c = &comm->log.calls;
-  rs_call *lone = NULL;
-  if (!rs_calls_open(c)) /* else the clock need not be read */
-    lone = rs_call_begin(c, name, bytes, rs_call_ticks());
-  SET(c->steps, GET(c->steps) + 1);
-  SET(c->step, name);
-  return lone;
-}
-
-static inline reshard_status end_step(reshard_comm comm, rs_call *lone, reshard_status status) {
-  rs_calls *c = &comm->log.calls;
-  SET(c->step, NULL);
-  if (GET(c->nawaited) > 0)
-    SET(c->nawaited, 0);
-  if (status != RESHARD_SUCCESS)
-    status = rs_error_pass(rs_comm_cancel(comm, status));
-  if (lone != NULL)
-    rs_call_end(c, lone, status, rs_call_ticks());
-  return status;
-}
-
-reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  RS_TRY(check_process(comm));
-  if (comm->locals == 1 && rs_calls_open(&comm->log.calls)) { /* no other rank to meet here: no step */
-    reshard_status status = comm->ops->together(comm, run, mine);
-    return status == RESHARD_SUCCESS ? status : rs_error_pass(rs_comm_cancel(comm, status));
-  }
-  RS_RANGE("meeting", -1, -1, -1, -1);
-  rs_call *lone = begin_step(comm, "meeting", 0);
-  return end_step(comm, lone, comm->ops->together(comm, run, mine));
-}
-
-rs_wait_scope rs_wait_enter(reshard_comm comm, const char *name) {
-  rs_device *device = comm->device;
-  /* Ranks of MPI tell each other that one could not make its device: it has none then. */
-  if (device == NULL || device->tracer == NULL || comm->locals > 1 || device->streams->asynchronous)
-    return (rs_wait_scope){NULL};
-  rs_trace_begin(device, NULL, &(rs_trace_step){RS_TRACE_WAIT, name, NULL, -1, -1, -1, -1});
-  return (rs_wait_scope){comm};
-}
-
-void rs_wait_leave(rs_wait_scope *scope) {
-  if (scope->comm != NULL)
-    rs_trace_end(scope->comm->device, NULL);
-}
-
-reshard_status rs_comm_meet(reshard_comm comm) {
-  if (comm->ops->meet == NULL)
-    return RESHARD_SUCCESS;
-  RS_WAIT(comm, "meeting");
-  rs_call *lone = begin_step(comm, "meeting", 0);
-  return end_step(comm, lone, comm->ops->meet(comm));
-}
-
-reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key) {
-  RS_WAIT(comm, "meeting of a node");
-  rs_call *lone = begin_step(comm, "meeting of a node", 0);
-  return end_step(comm, lone, comm->ops->meet_node(comm, key));
-}
-
-reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  RS_TRY(check_process(comm));
-  RS_RANGE("all-gather", (int64_t)bytes, -1, -1, -1);
-  RS_WAIT(comm, "all-gather");
-  rs_call *lone = begin_step(comm, "all-gather", (int64_t)bytes);
-  return end_step(comm, lone, comm->ops->allgather(comm, mine, bytes, all));
-}
-
-reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round) {
-  reshard_comm comm = turns[0].comm;
-  for (int64_t i = 0; i < n; i++)
-    SET(turns[i].comm->log.calls.round, (int32_t)round);
-  if (comm->locals > 1) /* in a meeting: the others wait there for this rank */
-    return comm->ops->exchange(n, turns, total_bytes);
-  rs_call *lone = begin_step(comm, "exchange", 0);
-  return end_step(comm, lone, comm->ops->exchange(n, turns, total_bytes));
-}
-
-void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
-  rs_calls *c = &comm->log.calls;
-  for (int64_t i = 0; i < rs_min(n, RS_AWAITED); i++)
-    SET(c->awaited[i], (int32_t)peers[i]);
-  SET(c->nawaited, (int32_t)rs_min(n, RS_AWAITED));
-}
-
 /* --- Texts -------------------------------------------------------------------------------------------------------- */
 
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
@@ -284,8 +183,8 @@ void rs_call_stamp(reshard_comm comm, rs_stamp *stamp) {
 
 /* The call that a rank is in, where this one can know. */
 static bool find_stamp(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
-  if (comm->ops->caller != NULL) {
-    comm->ops->caller(comm, rank, stamp);
+  if (comm->meets.visits != NULL) {
+    *stamp = rs_visit_of(comm, rank)->caller;
     return true;
   }
   pthread_mutex_lock(&comm->log.board->mutex);

@@ -144,6 +144,6 @@ typedef struct rs_stamp {
   int64_t number;
   char name[40];
 } rs_stamp;
-RS_PRIVATE_API void rs_call_stamp(reshard_comm comm, rs_stamp *stamp);
+void rs_call_stamp(reshard_comm comm, rs_stamp *stamp);
 
 #endif

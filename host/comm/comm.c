@@ -25,6 +25,11 @@ int64_t reshard_comm_size(reshard_comm comm) { return comm != NULL ? comm->size 
 
 const int64_t *reshard_comm_global_ranks(reshard_comm comm) { return comm != NULL ? comm->global_ranks : NULL; }
 
+void rs_comm_init(reshard_comm comm, const rs_comm_ops *ops, int64_t rank, int64_t size) {
+  *comm = (struct reshard_comm_s){.ops = ops, .rank = rank, .size = size, .locals = 1, .group = comm};
+  comm->process = (rs_comm_lanes){.lanes = 1, .lane_devices = &comm->device};
+}
+
 void rs_comm_close_imports(reshard_comm comm) {
   if (comm->memory.imports == NULL)
     return;
@@ -76,7 +81,8 @@ static void quit_held(reshard_comm comm, int64_t held) {
                  "communicator: it has ended, and is freed with the last of them",
                  (long long)comm->rank, (long long)comm->size, (long long)held);
   fprintf(stderr, "reshard: %s\n", reshard_last_error());
-  comm->ops->quit(comm);
+  comm->life.quit = true;
+  (void)comm->ops->end(comm, RS_END_CALLS);
 }
 
 void reshard_comm_destroy(reshard_comm comm) {
@@ -87,6 +93,13 @@ void reshard_comm_destroy(reshard_comm comm) {
   if (held > 0)
     quit_held(comm, held);
   rs_comm_let_go(comm);
+}
+
+void rs_comm_retire(reshard_comm comm, void *memory) {
+  if (rs_comm_keeps_messages(comm))
+    comm->ops->messages->retire(comm, memory);
+  else
+    rs_device_free(comm->device, memory);
 }
 
 reshard_status reshard_comm_alloc(reshard_comm comm, size_t bytes, void **memory) {
@@ -110,16 +123,16 @@ reshard_status reshard_comm_free(reshard_comm comm, void *memory) {
 reshard_status rs_comm_end_after_error(reshard_comm comm, reshard_status status) {
   rs_kept_error kept = {.status = RESHARD_SUCCESS};
   rs_error_keep(&kept, status);
-  (void)comm->ops->abort(comm);
+  (void)comm->ops->end(comm, RS_END_ABORT);
   return rs_error_restore(&kept);
 }
 
 reshard_status reshard_comm_abort(reshard_comm comm) {
-  if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_abort: comm is NULL");
+  RS_TRY(RS_GIVEN("reshard_comm_abort", comm));
   if (rs_comm_is_forked(comm))
     return rs_comm_alive(comm);
-  return comm->ops->abort(comm);
+  (void)comm->ops->end(comm, RS_END_ABORT);
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_comm_set_poll(reshard_comm comm, reshard_poll poll, void *user) {
@@ -138,7 +151,7 @@ bool rs_comm_poll(reshard_comm comm, int64_t since) {
     return rs_comm_is_cancelled(comm);
   if (p->call(p->user) != 0) {
     p->cancelled = rs_calls_made(&comm->log.calls);
-    (void)comm->ops->abort(comm);
+    (void)comm->ops->end(comm, RS_END_ABORT);
   }
   p->last = rs_now_ns();
   return rs_comm_is_cancelled(comm);
@@ -153,15 +166,13 @@ reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status) {
 }
 
 reshard_status reshard_comm_missing(reshard_comm comm, int64_t *ranks, int64_t *n) {
-  if (comm == NULL || ranks == NULL || n == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_missing: NULL argument");
-  *n = comm->ops->missing(comm, ranks);
+  RS_TRY(RS_GIVEN("reshard_comm_missing", comm, ranks, n));
+  *n = comm->ops->absent(comm, ranks);
   return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_comm_barrier(reshard_comm comm) {
-  if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_barrier: comm is NULL");
+  RS_TRY(RS_GIVEN("reshard_comm_barrier", comm));
   const void *all;
   RS_CALL(comm, 0);
   return rs_comm_allgather(comm, "", 1, &all);
@@ -169,11 +180,10 @@ reshard_status reshard_comm_barrier(reshard_comm comm) {
 
 /* A rank that cannot tell its machine is on a node of its own. */
 reshard_status reshard_comm_nodes(reshard_comm comm, int64_t *nodes) {
-  if (comm == NULL || nodes == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_nodes: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_comm_nodes", comm, nodes));
   RS_CALL(comm, 0);
   bool one = comm->ops->one_node;
-  const uint64_t mine[2] = {one ? 0 : rs_system_hash("pid"), one ? 0 : (uint64_t)comm->node};
+  const uint64_t mine[2] = {one ? 0 : rs_system_hash("pid"), one ? 0 : (uint64_t)comm->process.node};
   const void *gathered;
   RS_TRY(rs_comm_allgather(comm, mine, sizeof mine, &gathered));
   const uint64_t(*all)[2] = gathered;
@@ -187,8 +197,7 @@ reshard_status reshard_comm_nodes(reshard_comm comm, int64_t *nodes) {
 }
 
 reshard_status reshard_comm_get_stats(reshard_comm comm, reshard_comm_stats *stats) {
-  if (comm == NULL || stats == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_get_stats: NULL argument");
+  RS_TRY(RS_GIVEN("reshard_comm_get_stats", comm, stats));
   stats->received_bytes = atomic_load_explicit(&comm->stats.received_bytes, memory_order_relaxed);
   stats->received_messages = atomic_load_explicit(&comm->stats.received_messages, memory_order_relaxed);
   return RESHARD_SUCCESS;

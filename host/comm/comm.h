@@ -61,6 +61,16 @@ typedef struct rs_turn {
 } rs_turn;
 
 #define RS_COMM_RECORD 512
+
+/* A rank's part in a meeting of processes. */
+typedef struct rs_visit {
+  uint64_t call;    /* unequal ones are different calls */
+  uint64_t subject; /* the transfer that it executes; 0: none */
+  int64_t bytes;    /* of the record */
+  rs_stamp caller;
+  char record[RS_COMM_RECORD];
+} rs_visit;
+
 enum { RS_COMM_DIFFER_MS = 1000 }; /* without a deadline: for a rank that shrinks to try again with another list */
 
 /* Whether a communicator has a collective. */
@@ -68,47 +78,48 @@ typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* tha
 
 struct rs_split_group; /* comm/split.h */
 
-typedef struct rs_comm_ops {
-  const char *name; /* "local" */
-  size_t alignment; /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
-  bool reach;       /* every rank's host memory can be addressed by every rank: ranks of one process */
-  bool one_node;    /* all ranks are on one node, by what the communicator is */
-  /* Waits for all ranks of this process, then run(n, all) is called by one of them: all[i] is what the i-th gave as
-   * mine. Every rank returns what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and
-   * nothing runs. */
+/* NOBODY: looks whether the communicator goes on. BEGIN: the only rank of a process comes to a step; END is held in it,
+ * or after it, by that or by an exchange, with the same error on all. ALL: an all-gather. NODE: ranks of this node have
+ * read each other's memory; RESHARD_ERROR_MISMATCH with unequal keys. */
+typedef enum rs_scope { RS_MEET_NOBODY, RS_MEET_BEGIN, RS_MEET_END, RS_MEET_ALL, RS_MEET_NODE } rs_scope;
+
+typedef struct rs_meeting {
+  rs_scope scope;
+  reshard_status status; /* of END */
+  uint64_t key;          /* of NODE */
+  const void *record;    /* of ALL, RS_COMM_RECORD bytes at most */
+  size_t bytes;
+  const void **all; /* of all ranks, in memory of the communicator that holds until this one's next collective call */
+} rs_meeting;
+
+/* ABORT: the communicator ends. STREAMS: what an abort has left for a shrink ends, where a stream has work of it at two
+ * such calls, and with it that work. CALLS: this rank makes no more; those who wait for it hear of it as by destroy. */
+typedef enum rs_end { RS_END_NOTHING, RS_END_ABORT, RS_END_STREAMS, RS_END_CALLS } rs_end;
+
+/* Room for exchanges; or peers that this rank sends to and receives from, ascending, or those of a collective. */
+typedef struct rs_links {
+  bool room;    /* and nothing else */
+  int64_t most; /* receives that one exchange has over all ranks of this process */
+  const int64_t *sends, *receives;
+  int64_t nsends, nreceives, root;
+  reshard_collective kind;
+} rs_links;
+
+/* Ranks that are threads of one process. */
+typedef struct rs_thread_ops {
+  /* Waits for all of them, then run(n, all) is called by one: all[i] is what the i-th gave as mine. Every rank returns
+   * what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and nothing runs. */
   reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
-  /* Inside `run`, before a destination is written: the meeting with other processes that `together` is has been held,
-   * with the same error on all. The first exchange holds it too. NULL: it is held before `run`, or there is none. */
-  reshard_status (*meet)(reshard_comm comm);
-  /* Returns when all ranks of this node have come, with this key: the end of an execute in which they have read each
-   * other's memory. RESHARD_ERROR_MISMATCH on them where one has come with another. Ranks of other nodes do not take
-   * part. NULL: `elsewhere` is never set where there are imports, or the streams of a node's ranks meet. */
-  reshard_status (*meet_node)(reshard_comm comm, uint64_t key);
-  /* Blocking. *all: size * bytes, rank after rank, in memory of the communicator that holds until this rank's next
-   * collective call. The call allocates nothing, so that a rank without memory can still say so. bytes: RS_COMM_RECORD
-   * at most. */
-  reshard_status (*allgather)(reshard_comm comm, const void *mine, size_t bytes, const void **all);
-  /* Between enter and leave this rank may read memory of ranks of this process that they showed in the last all-gather.
-   * A rank whose next collective call ends early (abort, deadline) returns from that call only after leave. Neither is
+  /* Between enter and leave this rank may read memory of the others that they showed in the last all-gather. A rank
+   * whose next collective call ends early (abort, deadline) returns from that call only after leave. Neither is
    * collective, and between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has
-   * given up already. NULL: a process has one rank. */
+   * given up already. */
   reshard_status (*enter)(reshard_comm comm);
   void (*leave)(reshard_comm comm);
-  /* Shows the others that this rank's next work on a stream is of the transfer with this key, the same on all ranks.
-   * reads_others: it is on the direct path; captured: the work is put into a graph. Not collective, and no wait.
-   * RESHARD_ERROR_MISMATCH, and the communicator has ended, where another has come with other work instead. NULL: ranks
-   * meet in their executes, or on their streams alone. */
-  reshard_status (*show)(reshard_comm comm, uint64_t key, bool reads_others, bool captured);
-  /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received.
-   * Sends and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not).
-   * At most as many receives, and as many sends, come in one call as were reserved. Without streams it also packs and
-   * unpacks, by the programs of the parts, and returns when all is done. On a device with streams parts have no
-   * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
-   * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
-  reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
-  /* Memory for exchanges of up to `most` receives over all ranks of this process. Called inside `together`, or by all
-   * ranks of a communicator of processes with GPUs: there it is collective, and makes their mailboxes. */
-  reshard_status (*reserve)(reshard_comm comm, int64_t most);
+} rs_thread_ops;
+
+/* Memory that messages go through, and how they lie there. */
+typedef struct rs_message_ops {
   /* The place of a pair's mailbox that messages to the peer (sending), or from it, go through: at most `bytes`, which
    * are there from then on. Not collective. NULL where messages.mailbox is 0. */
   reshard_status (*mailbox)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
@@ -120,51 +131,67 @@ typedef struct rs_comm_ops {
    * is 0. */
   reshard_status (*make_type)(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
   void (*free_type)(reshard_comm comm, void *type);
-  /* Makes the connections to the peers that this rank will send to and receive from, both ascending, or those of a
-   * collective. The call touches no user's array. It is collective, and made ahead of the exchanges, since it can
-   * take most of a second. NULL: there are none to make. */
-  reshard_status (*connect)(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                            const int64_t *receives, reshard_collective kind, int64_t root);
+} rs_message_ops;
+
+/* Ranks that are processes of one node, and use each other's memory. */
+typedef struct rs_neighbour_ops {
   /* Sets imports, elsewhere, ended and late, for the ranks of each node, where all ranks are processes of several nodes
    * with neighbours; nothing where that was done. Collective: all ranks succeed, or all get the same error and it stays
-   * as it was. Only a wish of the user is worth it. NULL: they are set when the communicator is made, or never. */
-  reshard_status (*open_node)(reshard_comm comm);
+   * as it was. Only a wish of the user is worth it. NULL: they are set when the communicator is made. */
+  reshard_status (*open)(reshard_comm comm);
   /* Passes a descriptor of this process on to a rank, with a number, and takes one, which is this process's from then
    * on. Neither is collective, or waits for longer than some ms. *done false: it is not possible now, and was not since
    * then (rs_now_ns). pass: a descriptor that cannot be passed on is an error on both sides, fd -1 there alone. An
    * error with *done is of this message alone, which has come; one without ends all passing to and from that rank.
-   * Between ranks that have imports of each other. NULL: ranks are no processes of one node. */
+   * Between ranks that have imports of each other. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
   /* Tells the others that this rank has closed what it had open of theirs for the first n closings (below). Waits
    * until all that are there have told so, by the deadline at most. On a communicator that has ended that is for 2 s at
    * most: ranks that hear of the end in different steps need not all tell. With ranks of several nodes those of this
-   * one. NULL: ranks have nothing of each other's open that they would have to close. */
+   * one. */
   void (*await_closed)(reshard_comm comm, uint64_t n);
-  /* Makes the part of the communicator that is this rank's group. Collective, also over the ranks that are in none. All
-   * ranks succeed, or all get the same error. */
-  reshard_status (*split)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
-  /* The same by the ranks of the group alone, who come with the same list of lost ones, which is checked. The
-   * communicator may have ended, and has afterwards. */
-  reshard_status (*shrink)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+  /* Shows the others that this rank's next work on a stream is of the transfer with this key, the same on all ranks.
+   * reads_others: it is on the direct path; captured: the work is put into a graph. Not collective, and no wait.
+   * RESHARD_ERROR_MISMATCH, and the communicator has ended, where another has come with other work instead. NULL: ranks
+   * meet in their executes, or on their streams alone. */
+  reshard_status (*show)(reshard_comm comm, uint64_t key, bool reads_others, bool captured);
+} rs_neighbour_ops;
+
+/* A transport: how bytes, and a record of each rank, get from rank to rank. */
+typedef struct rs_comm_ops {
+  const char *name;             /* "local" */
+  size_t alignment;             /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
+  bool reach;                   /* every rank's host memory can be addressed by every rank: ranks of one process */
+  bool one_node;                /* all ranks are on one node, by what the communicator is */
+  bool connects;                /* connections are made ahead of the exchanges, since they can take most of a second */
+  const rs_thread_ops *threads; /* NULL: a process has one rank */
+  const rs_message_ops *messages;     /* NULL: none of these */
+  const rs_neighbour_ops *neighbours; /* NULL: ranks use no memory of each other's, or need nobody for that */
+  /* Blocking, but for NOBODY. RESHARD_ERROR_PEER when the communicator has ended. The call allocates nothing, so that a
+   * rank without memory can still say so. */
+  reshard_status (*meet)(reshard_comm comm, const rs_meeting *meeting);
+  /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received.
+   * Sends and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not).
+   * At most as many receives, and as many sends, come in one call as there is room for. Without streams it also packs
+   * and unpacks, by the programs of the parts, and returns when all is done. On a device with streams parts have no
+   * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
+   * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
+  reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
+  /* Makes room for exchanges: called inside `together`, or by all ranks of a communicator of processes with GPUs, where
+   * it makes their mailboxes. With peers, where it `connects`: makes the connections, and touches no user's array. Both
+   * are collective. */
+  reshard_status (*connect)(reshard_comm comm, const rs_links *links);
+  /* Makes the communicator of this rank's group. A split is collective, also over the ranks that are in none. With lost
+   * ranks it is a shrink, by the ranks of the group alone, who come with the same list of lost ones, which is checked:
+   * the communicator may have ended, and has afterwards. All ranks succeed, or all get the same error. */
+  reshard_status (*make)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
   /* Ranks that had not come when a deadline passed, ascending, to ranks [size]. The same on all ranks that waited. Not
    * collective. */
-  int64_t (*missing)(reshard_comm comm, int64_t *ranks);
-  /* The call that a rank was in when it came to the last all-gather, on a communicator over processes. Not collective.
-   * NULL: it cannot know, or all ranks are in this process. */
-  void (*caller)(reshard_comm comm, int64_t rank, rs_stamp *stamp);
-  reshard_status (*alive)(reshard_comm comm); /* not collective; RESHARD_ERROR_PEER after an abort */
-  reshard_status (*abort)(reshard_comm comm); /* not collective */
-  /* A stream has work of the communicator still. Where it had, too, at the last such call, and the communicator had
-   * ended by then: ends what an abort has left for a shrink, and with it that work. Not collective. NULL: an abort
-   * leaves no such work. */
-  void (*stop)(reshard_comm comm);
-  /* Its GPU may wait for a peer for ever, in work of a caller's communicator that was given up; so would whatever waits
-   * for the GPU. Not collective. NULL: it never does. */
-  bool (*stuck)(reshard_comm comm);
-  /* This rank makes no more calls: its own are RESHARD_ERROR_PEER from here on. Those that wait for it hear of it as by
-   * destroy, which comes later. Not collective; from any thread. */
-  void (*quit)(reshard_comm comm);
+  int64_t (*absent)(reshard_comm comm, int64_t *ranks);
+  /* Not collective; from any thread. After NOTHING it returns whether a GPU may wait for a peer for ever, in work of a
+   * caller's communicator that was given up: whatever waits for the GPU would so, too. */
+  bool (*end)(reshard_comm comm, rs_end what);
   void (*destroy)(reshard_comm comm); /* not collective */
 } rs_comm_ops;
 
@@ -189,6 +216,7 @@ enum { RS_POLL_NS = 50000000 };
 typedef struct rs_comm_lanes {
   int64_t lanes, lane;            /* their number, by their first ranks; that of this rank */
   int64_t lane_rank;              /* ranks of the process before this one on its lane */
+  int64_t node;                   /* of the rank, by RESHARD_NODE, which tells nodes of one machine apart */
   rs_device *const *lane_devices; /* [lanes] that of the first rank of each */
 } rs_comm_lanes;
 
@@ -240,6 +268,7 @@ typedef struct rs_comm_waits {
 /* Holders of a handle, and memory that it keeps until its end. */
 typedef struct rs_comm_life {
   _Atomic int64_t held;            /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
+  atomic_bool quit;                /* the handle was destroyed, and some of them hold it */
   rs_deferred_destroy *deferred;   /* what a GPU may still use */
   void *kept;                      /* of a call, for the next one alike; NULL: nothing */
   void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
@@ -251,7 +280,6 @@ struct reshard_comm_s {
   rs_device *device; /* may be shared with other communicators */
   int64_t rank, size;
   int64_t locals; /* ranks of this process */
-  int64_t node;   /* number of this rank's node by RESHARD_NODE, which tells nodes of one machine apart */
   rs_comm_lanes process;
   rs_comm_messages messages;
   rs_comm_memory memory;
@@ -259,13 +287,17 @@ struct reshard_comm_s {
   struct {
     _Atomic int64_t received_bytes, received_messages;
   } stats;
-  int64_t timeout_ms;          /* for work of GPUs that waits for peers; 0: none */
-  bool borrowed;               /* an abort does not end such work: it is the caller's to end */
-  int64_t begun;               /* time: a creation or split, whose waits have one deadline; 0: each has its own */
-  uint64_t subject;            /* of a transfer that it executes: ranks that meet compare it; 0: none */
-  int64_t made;                /* objects made on this handle so far: numbers them */
-  const void *group;           /* one for all ranks of this process, and no other communicator's */
-  const int64_t *global_ranks; /* [size], or NULL: the same numbers */
+  int64_t timeout_ms; /* of waits for ranks of other processes, GPUs' too; 0: none */
+  bool borrowed;      /* an abort ends no such wait of a GPU: it is the caller's to end */
+  struct {
+    int64_t begun;          /* time: a creation or split, whose waits have one deadline; 0: each has its own */
+    uint64_t subject;       /* of a transfer that it executes: ranks that meet compare it; 0: none */
+    const rs_visit *visits; /* of the last one, `stride` bytes apart; NULL: none, or all ranks are in this process */
+    size_t stride;
+  } meets;
+  int64_t made;          /* objects made on this handle so far: numbers them */
+  const void *group;     /* one for all ranks of this process, and no other communicator's */
+  int64_t *global_ranks; /* [size], or NULL: the same numbers; the transport's */
   rs_comm_life life;
   rs_polling polling;
   struct {
@@ -309,16 +341,38 @@ reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status);
 
 /* Frees what was deferred and has ended. Local. */
 void rs_comm_free_deferred(reshard_comm comm);
-static inline bool rs_comm_is_stuck(reshard_comm comm) { return comm->ops->stuck != NULL && comm->ops->stuck(comm); }
+static inline bool rs_comm_is_stuck(reshard_comm comm) { return comm->ops->end(comm, RS_END_NOTHING); }
+/* Messages of an exchange that has failed may be under way in memory that they went through ... */
+static inline bool rs_comm_keeps_messages(reshard_comm comm) {
+  return comm->ops->messages != NULL && comm->ops->messages->retire != NULL;
+}
+/* ... which is freed after them. */
+void rs_comm_retire(reshard_comm comm, void *memory);
+/* Ranks of its nodes find each other when a transfer asks for it. */
+static inline bool rs_comm_opens_nodes(reshard_comm comm) {
+  return comm->ops->neighbours != NULL && comm->ops->neighbours->open != NULL;
+}
 
 /* Closes the memory files of other ranks, and this process's own for this user; nothing where none are open. */
 RS_PRIVATE_API void rs_comm_close_imports(reshard_comm comm);
+/* The only rank of a process on its lane, without a device: all that transports over processes have alike. */
+RS_PRIVATE_API void rs_comm_init(reshard_comm comm, const rs_comm_ops *ops, int64_t rank, int64_t size);
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
 reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
-RS_PRIVATE_API reshard_status rs_comm_meet(reshard_comm comm);
+reshard_status rs_comm_meet(reshard_comm comm);
 reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
+/* For transports over processes. This rank's visit. */
+RS_PRIVATE_API void rs_visit_fill(reshard_comm comm, rs_visit *visit, uint64_t call, const void *record, size_t bytes);
+static inline const rs_visit *rs_visit_of(reshard_comm comm, int64_t rank) {
+  return (const rs_visit *)(const void *)((const char *)comm->meets.visits + (size_t)rank * comm->meets.stride);
+}
+/* Compares the visits of a meeting: the same error on every rank, since all have the same ones. They stay until the
+ * next meeting. */
+RS_PRIVATE_API reshard_status rs_visits_compare(reshard_comm comm, const rs_visit *first, size_t stride);
+/* Their records, `bytes` each, rank after rank. */
+RS_PRIVATE_API void rs_visits_pack(reshard_comm comm, size_t bytes, char *to);
 /* Peers that the rank's step waits for, ascending, for a report: a hint, which ends with the step. */
 RS_PRIVATE_API void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers);
 
@@ -331,7 +385,7 @@ RS_PRIVATE_API reshard_status rs_comm_error_timeout(reshard_comm comm, const cha
                                                     const char *missing);
 /* RESHARD_ERROR_MISMATCH of ranks 0 and `rank`, which have come with different calls: names both, where they are known;
  * by a rank that sees that, before its next collective call. */
-RS_PRIVATE_API reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
+reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank);
 
 static inline size_t rs_comm_alignment(reshard_comm comm) {
   return comm->ops->alignment > 0 ? comm->ops->alignment : 1;

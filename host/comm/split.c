@@ -102,23 +102,22 @@ reshard_status rs_comm_split(reshard_comm comm, const rs_split *mine, reshard_co
   const split_record *all;
   rs_split_group group = {.color = -1};
   reshard_comm made = NULL;
-  comm->begun = rs_now_ns();
+  comm->meets.begun = rs_now_ns();
   reshard_status status = exchange_records(comm, mine, &all);
   if (status == RESHARD_SUCCESS)
     status = rs_split_agree(comm, find_group(comm, all, &group));
-  RS_THEN(status, comm->ops->split(comm, &group, &made));
-  comm->begun = 0;
+  RS_THEN(status, comm->ops->make(comm, &group, &made));
+  comm->meets.begun = 0;
   free_group(&group);
   if (made != NULL)
-    made->node = comm->node;
+    made->process.node = comm->process.node;
   if (status == RESHARD_SUCCESS)
     *sub = made;
   return status;
 }
 
 reshard_status reshard_comm_split(reshard_comm comm, int64_t color, int64_t key, reshard_comm *sub) {
-  if (comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_split: comm is NULL");
+  RS_TRY(RS_GIVEN("reshard_comm_split", comm));
   RS_CALL(comm, 0);
   rs_split mine = {.color = color, .key = key};
   reshard_comm made = NULL;
@@ -219,15 +218,15 @@ reshard_status rs_shrink_await(rs_shrink *s) {
   char text[160];
   int64_t since = rs_now_ns();
   while (take_lists(s) > 0) {
-    bool late = rs_late(since, s->timeout_ms);
+    bool late = rs_late(since, s->comm->timeout_ms);
     /* Without a deadline, ranks of other lists would never come. */
-    if (late || (s->timeout_ms == 0 && s->changed != 0 && rs_late(s->changed, RS_COMM_DIFFER_MS)))
+    if (late || (s->comm->timeout_ms == 0 && s->changed != 0 && rs_late(s->changed, RS_COMM_DIFFER_MS)))
       RS_TRY(compare_lists(s));
     if (find_absent(s, true, text, sizeof text) > 0 && take_lists(s) > 0)
       return rs_error(RESHARD_ERROR_PEER, "ranks %s are gone as well", text);
     if (late) {
       (void)find_absent(s, false, text, sizeof text);
-      return rs_comm_error_timeout(s->comm, "those that are there", s->timeout_ms, text);
+      return rs_comm_error_timeout(s->comm, "those that are there", s->comm->timeout_ms, text);
     }
     if (rs_comm_poll(s->comm, since))
       return rs_comm_error_ended();
@@ -245,10 +244,10 @@ static reshard_status shrink_comm(reshard_comm comm, int64_t n, const int64_t *l
   if (rs_comm_is_forked(comm))
     return rs_comm_alive(comm);
   reshard_status status = find_rest(comm, &group);
-  RS_THEN(status, comm->ops->shrink(comm, &group, &made));
+  RS_THEN(status, comm->ops->make(comm, &group, &made));
   free_group(&group);
   RS_TRY(rs_comm_cancel(comm, status));
-  made->node = comm->node;
+  made->process.node = comm->process.node;
   *sub = made;
   return RESHARD_SUCCESS;
 }

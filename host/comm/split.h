@@ -32,7 +32,6 @@ typedef struct rs_loss {
 typedef struct rs_shrink {
   reshard_comm comm; /* that is shrunk */
   const rs_split_group *group;
-  int64_t timeout_ms;
   /* Takes a list that rank i of the group shows, and has maybe shown before; false: it shows none, or no other. */
   bool (*look)(struct rs_shrink *s, int64_t i, rs_loss *loss);
   bool (*gone)(struct rs_shrink *s, int64_t i); /* its process has ended; NULL: it cannot know */

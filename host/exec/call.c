@@ -175,7 +175,7 @@ static reshard_status execute_made(sharded_call *x) {
     if (status == RESHARD_SUCCESS && kept && reads)
       keep_reading(x);
     if (status != RESHARD_SUCCESS && x->streams) /* streams may wait for ever for one that failed */
-      (void)x->comm->ops->abort(x->comm);
+      (void)x->comm->ops->end(x->comm, RS_END_ABORT);
   }
   cached->packed = transfer->path == &rs_packed_path; /* also where another one was wished: from now on */
   if (status != RESHARD_SUCCESS || !kept)

@@ -6,10 +6,7 @@
 void rs_staging_cache_free(rs_staging_cache *cache, reshard_comm comm) {
   for (int64_t g = 0; cache->memory != NULL && g < comm->process.lanes; g++)
     (void)comm->process.lane_devices[g]->streams->finish(comm->process.lane_devices[g]);
-  if (comm->ops->retire != NULL)
-    comm->ops->retire(comm, cache->memory);
-  else
-    rs_device_free(comm->device, cache->memory);
+  rs_comm_retire(comm, cache->memory);
   cache->memory = NULL;
   cache->bytes = 0;
 }

@@ -280,7 +280,7 @@ static reshard_status run_plans(sync *s, bool moved) {
   rs_staging_cache *staging = &s->plans->memory.staging_cache;
   reshard_device device = rs_tensor_device(s->listed->tensors[s->order[0]]);
   staging->pool = NULL;
-  if (device != NULL && (comm->device->streams->asynchronous || comm->ops->retire == NULL)) /* else messages stay */
+  if (device != NULL && (comm->device->streams->asynchronous || !rs_comm_keeps_messages(comm))) /* else messages stay */
     RS_THEN(status, rs_device_pool(device, &staging->pool));
   for (int64_t i = 0; i < s->plans->nbatches && status == RESHARD_SUCCESS; i++)
     status = run_batch(s, &s->plans->batches[i]);

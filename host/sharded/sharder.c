@@ -23,8 +23,8 @@ static reshard_status find_device(reshard_comm comm, const reshard_sharder_optio
   const reshard_device_options own = {.size = RESHARD_DEVICE_OPTIONS_INIT,
                                       .threads = 1,
                                       .keep_bytes = options->keep_bytes,
-                                      .shared = comm->ops->open_node != NULL ? options->path == RESHARD_PATH_MIXED
-                                                                             : comm->memory.imports != NULL};
+                                      .shared = rs_comm_opens_nodes(comm) ? options->path == RESHARD_PATH_MIXED
+                                                                          : comm->memory.imports != NULL};
   char name[32] = "cpu";
   if (of_comm->type == RESHARD_DEVICE_CUDA)
     snprintf(name, sizeof name, "cuda:%d", of_comm->index);
@@ -63,7 +63,7 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->workspace_limit = options->workspace_limit;
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
   RS_TRY(find_device(comm, options, &s->device));
-  if (comm->device->streams->asynchronous || comm->ops->retire == NULL) /* else messages may be left in it */
+  if (comm->device->streams->asynchronous || !rs_comm_keeps_messages(comm)) /* else messages may be left in it */
     RS_TRY(rs_device_pool(s->device, &s->memory.staging_cache.pool));
   const int64_t *given = options->group.n == 0 ? reshard_comm_global_ranks(comm) : options->group.ranks;
   if (given == NULL)

@@ -226,7 +226,7 @@ static void misses_one(void) {
   moved m;
   int64_t missing[64] = {-1}, n = 0;
   CHECK(open_moved(rank / per_node, 60000, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
-  rs_mpi_of(m.comm)->timeout_ms = 700;
+  m.comm->timeout_ms = 700;
   fill(&m, 3);
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank != size - 1) {
@@ -266,7 +266,7 @@ static void meets_its_node(void) {
   work.run = held_up_run;
   device->work = &work;
   held_up = rank == size - 1 ? m.transfer : NULL;
-  rs_mpi_of(m.comm)->timeout_ms = 10000;
+  m.comm->timeout_ms = 10000;
   fill(&m, 6);
   CHECK(reshard_execute(m.transfer, NULL) == RESHARD_SUCCESS && count_wrong(&m, 6) == 0, "execute");
   if (rank == 0)
@@ -300,7 +300,7 @@ int MPI_Isend(const void *at, int n, MPI_Datatype type, int to, int tag, MPI_Com
 static void reads_beside_messages(void) {
   moved m;
   CHECK(open_moved(rank / per_node, 60000, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
-  rs_mpi_of(m.comm)->timeout_ms = 10000;
+  m.comm->timeout_ms = 10000;
   waits_for_last = rank == 0;
   records_left = rank == size - 1 ? size : 0;
   fill(&m, 8);

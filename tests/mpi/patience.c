@@ -143,7 +143,7 @@ static void check_part(MPI_Comm mpi) {
 /* A wait has the rest of its call's time, and a moment at least, also when that has passed. */
 static void check_moment(void) {
   const int64_t ms = 1000000, begun = 5000 * ms;
-  const rs_mpi c = {.base.begun = begun, .timeout_ms = LIMIT_MS};
+  const rs_mpi c = {.base = {.meets.begun = begun, .timeout_ms = LIMIT_MS}};
   for (int64_t passed = 0; passed <= 3 * LIMIT_MS; passed += 50) {
     int64_t left = rs_mpi_waits_from(&c, begun + passed * ms) / ms + LIMIT_MS - 5000 - passed;
     CHECK(left == rs_max(LIMIT_MS - passed, RS_MPI_MOMENT_MS), "%d ms are left after %d", (int)left, (int)passed);

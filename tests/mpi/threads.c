@@ -100,7 +100,7 @@ static void aborts_of_others(void) {
 
 /* Ends it on all ranks: rank 0 does not come by the deadline of the others. */
 static void pass_deadline(reshard_comm comm) {
-  rs_mpi_of(comm)->timeout_ms = 300;
+  comm->timeout_ms = 300;
   if (rank != 0)
     CHECK(reshard_comm_barrier(comm) != RESHARD_SUCCESS, "a deadline");
   MPI_Barrier(MPI_COMM_WORLD);

@@ -3,6 +3,7 @@
  * Parts that are made and destroyed take no more of a rank's address space and memory file. A word that another part
  * was given does not hide the end of the first. A note that is late is waited for, and one that never comes makes its
  * rank a missing one. */
+#include "comm/comm.h"
 #include "device/cpu/segment.h"
 #include "support/processes/check_ranks.h"
 
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SPLITS = 60, DEADLINE_MS = 1000 };
+enum { SPLITS = 60, DEADLINE_MS = 1000, PATIENCE_MS = 60000 };
 
 static int delay_ms; /* of this rank's next message, after a meeting of all ranks */
 
@@ -110,7 +111,8 @@ static void reuse_words(reshard_device device) {
 
 /* Rank 0 aborts, and its note comes late. */
 static void delay_note(reshard_device device, int timeout_ms, int late_ms, const char *why, bool missing) {
-  reshard_comm comm = make_comm(device, timeout_ms);
+  reshard_comm comm = make_comm(device, timeout_ms > 0 ? PATIENCE_MS : 0);
+  comm->timeout_ms = timeout_ms; /* once all are there */
   CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS, "barrier");
   if (rank == 0) {
     delay_ms = late_ms;

@@ -244,7 +244,7 @@ static void forks(void) {
 static void aborts_of_ended(void) {
   reshard_comm comm = open_comm(60000), part = NULL;
   CHECK(reshard_comm_split(comm, 0, 0, &part) == RESHARD_SUCCESS, "a part");
-  rs_node_of(comm)->timeout_ms = 300;
+  comm->timeout_ms = 300;
   if (rank != 0)
     CHECK(reshard_comm_barrier(comm) != RESHARD_SUCCESS, "a deadline");
   world_barrier();

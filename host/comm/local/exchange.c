@@ -5,8 +5,9 @@
 
 #include <stdlib.h>
 
-reshard_status rs_local_reserve(reshard_comm comm, int64_t most) {
+reshard_status rs_local_connect(reshard_comm comm, const rs_links *made) {
   rs_team *team = rs_team_of(comm);
+  const int64_t most = made->most;
   if (most <= team->reserved)
     return RESHARD_SUCCESS;
   rs_relay *links = NULL;

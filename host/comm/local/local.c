@@ -123,7 +123,7 @@ static reshard_status wait_for_meeting(rank_wait *w) {
 }
 
 /* Leaves the rank's argument in its slot; the last one runs the meeting, the others wait for it. The mutex is held. */
-static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) {
+static reshard_status come_to_meeting(rank_wait *w, rs_team_run run, void *mine) {
   rs_team *team = rs_team_of(w->comm);
   int64_t rank = w->comm->rank;
   if (team->ended)
@@ -143,11 +143,9 @@ static reshard_status come_to_meeting(rank_wait *w, rs_meeting run, void *mine) 
   return team->result;
 }
 
-static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mine) {
+static __attribute__((noinline)) reshard_status meet_team(reshard_comm comm, rs_team_run run, void *mine) {
   rs_team *team = rs_team_of(comm);
   rank_wait w = {.comm = comm};
-  if (team->n == 1 && !team->ended)
-    return run(1, &mine); /* no other rank to meet, or to wait for this one */
   pthread_mutex_lock(&team->mutex);
   reshard_status status = come_to_meeting(&w, run, mine);
   if (team->ended) {
@@ -158,6 +156,12 @@ static reshard_status local_together(reshard_comm comm, rs_meeting run, void *mi
   if (w.ran) /* those who wake take the mutex, each for a moment: while it is held they would sleep once more */
     pthread_cond_broadcast(&team->changed);
   return status;
+}
+
+static reshard_status local_together(reshard_comm comm, rs_team_run run, void *mine) {
+  const rs_team *team = rs_team_of(comm);
+  bool alone = team->n == 1 && !team->ended; /* no other rank to meet, or to wait for this one */
+  return alone ? run(1, &mine) : meet_team(comm, run, mine);
 }
 
 static reshard_status local_enter(reshard_comm comm) {
@@ -181,7 +185,6 @@ typedef struct allgather_call {
   reshard_comm comm;
   const void *mine;
   size_t bytes;
-  char *all; /* the team's */
 } allgather_call;
 
 static reshard_status gather_records(int64_t n, void **all) {
@@ -190,36 +193,33 @@ static reshard_status gather_records(int64_t n, void **all) {
     if (g[r]->bytes != g[0]->bytes) /* a barrier here, an agreement there */
       return rs_comm_error_calls(g[0]->comm, r);
   for (int64_t r = 0; r < n; r++)
-    memcpy(g[0]->all + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);
+    memcpy(rs_team_of(g[0]->comm)->records + (size_t)r * g[0]->bytes, g[r]->mine, g[0]->bytes);
   return RESHARD_SUCCESS;
 }
 
-static reshard_status local_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  allgather_call g = {comm, mine, bytes, rs_team_of(comm)->records};
-  *all = g.all;
-  return local_together(comm, gather_records, &g);
-}
-
-static reshard_status local_alive(reshard_comm comm) {
+static reshard_status local_meet(reshard_comm comm, const rs_meeting *m) {
   rs_team *team = rs_team_of(comm);
+  allgather_call g = {comm, m->record, m->bytes};
+  if (m->scope == RS_MEET_ALL) {
+    *m->all = team->records;
+    return local_together(comm, gather_records, &g);
+  }
   pthread_mutex_lock(&team->mutex);
   reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
 
-static reshard_status local_abort(reshard_comm comm) {
-  rs_team *team = rs_team_of(comm);
+static void abort_team(rs_team *team, int64_t rank) {
   char why[64];
-  rs_comm_abort_text(why, sizeof why, comm->rank);
+  rs_comm_abort_text(why, sizeof why, rank);
   pthread_mutex_lock(&team->mutex);
   rs_team_end(team, why);
   pthread_mutex_unlock(&team->mutex);
-  return RESHARD_SUCCESS;
 }
 
 /* Ranks that gave up waiting, and those that have left since, are there. */
-static int64_t local_missing(reshard_comm comm, int64_t *ranks) {
+static int64_t local_absent(reshard_comm comm, int64_t *ranks) {
   rs_team *team = rs_team_of(comm);
   int64_t n = 0;
   pthread_mutex_lock(&team->mutex);
@@ -289,7 +289,13 @@ static void end_without(rs_team *team, int64_t rank) {
   pthread_mutex_unlock(&team->mutex);
 }
 
-static void local_quit(reshard_comm comm) { end_without(rs_team_of(comm), comm->rank); }
+static bool local_end(reshard_comm comm, rs_end what) {
+  if (what == RS_END_ABORT)
+    abort_team(rs_team_of(comm), comm->rank);
+  else if (what == RS_END_CALLS)
+    end_without(rs_team_of(comm), comm->rank);
+  return false;
+}
 
 static void local_destroy(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
@@ -298,21 +304,18 @@ static void local_destroy(reshard_comm comm) {
   rs_team_release(team);
 }
 
+static const rs_thread_ops local_threads = {local_together, local_enter, local_leave};
+
 const rs_comm_ops rs_local_ops = {
     .name = "local",
     .reach = true,
     .one_node = true,
-    .together = local_together,
-    .allgather = local_allgather,
-    .enter = local_enter,
-    .leave = local_leave,
+    .threads = &local_threads,
+    .meet = local_meet,
     .exchange = rs_local_exchange,
-    .reserve = rs_local_reserve,
-    .split = rs_local_split,
-    .shrink = rs_local_shrink,
-    .missing = local_missing,
-    .alive = local_alive,
-    .abort = local_abort,
-    .quit = local_quit,
+    .connect = rs_local_connect,
+    .make = rs_local_make_part,
+    .absent = local_absent,
+    .end = local_end,
     .destroy = local_destroy,
 };

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <time.h>
 
-typedef reshard_status (*rs_meeting)(int64_t n, void **all);
+typedef reshard_status (*rs_team_run)(int64_t n, void **all);
 
 /* A rank had not come when a deadline passed; or has destroyed its handle. */
 enum { RS_THERE, RS_LATE, RS_DEAD };
@@ -36,7 +36,7 @@ typedef struct rs_team {
   } shrink; /* under the mutex; uses slots and runs after the end */
   int64_t timeout_ms;
   void **slots;
-  rs_meeting *runs;
+  rs_team_run *runs;
   reshard_status result;
   char text[512];          /* why, when result is no success */
   rs_device *device;       /* a CPU of its own, where the caller gave no devices */
@@ -83,10 +83,9 @@ bool rs_team_sleep(reshard_comm comm, int64_t since);
 
 /* exchange.c */
 reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
+reshard_status rs_local_connect(reshard_comm comm, const rs_links *links);
 
 /* split.c */
-reshard_status rs_local_split(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
-reshard_status rs_local_shrink(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+reshard_status rs_local_make_part(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
 
 #endif

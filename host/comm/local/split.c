@@ -69,13 +69,6 @@ static reshard_status split_calls(int64_t n, void **all) {
   return status;
 }
 
-reshard_status rs_local_split(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  split_call s = {comm, group, NULL};
-  RS_TRY(rs_comm_together(comm, split_calls, &s));
-  *part = s.made;
-  return RESHARD_SUCCESS;
-}
-
 /* --- Shrinking ---------------------------------------------------------------------------------------------------- */
 
 /* The mutex is held in all of these, but for where the team is made. */
@@ -166,18 +159,23 @@ static reshard_status come_to_shrink(reshard_comm comm, split_call *mine) {
   return ++team->shrink.came == own->n ? shrink_team(team, mine->group) : wait_for_shrink(comm, mine);
 }
 
-reshard_status rs_local_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+/* The ranks that are there, on the team that has ended. */
+static reshard_status shrink_calls(reshard_comm comm, split_call *mine) {
   rs_team *team = rs_team_of(comm);
-  split_call mine = {comm, group, NULL};
   char text[64];
   rs_comm_shrunk_text(text, sizeof text, comm->rank);
   pthread_mutex_lock(&team->mutex);
   rs_team_end(team, text);
   while (team->running || team->readers > 0) /* the last meeting */
     pthread_cond_wait(&team->changed, &team->mutex);
-  reshard_status status = come_to_shrink(comm, &mine);
+  reshard_status status = come_to_shrink(comm, mine);
   pthread_mutex_unlock(&team->mutex);
-  if (status == RESHARD_SUCCESS)
-    *part = mine.made;
   return status;
+}
+
+reshard_status rs_local_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  split_call mine = {comm, group, NULL};
+  RS_TRY(group->nlost > 0 ? shrink_calls(comm, &mine) : rs_comm_together(comm, split_calls, &mine));
+  *part = mine.made;
+  return RESHARD_SUCCESS;
 }

@@ -31,7 +31,7 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
   RS_TRY(rs_alloc_zero(&c->inquiry.deciding, size, sizeof *c->inquiry.deciding));
   RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
   RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
-  RS_TRY(rs_alloc_zero(&c->callers, size, sizeof *c->callers));
+  RS_TRY(rs_alloc(&c->gathered, size, RS_COMM_RECORD));
   RS_TRY(rs_alloc_zero(&c->records, size + 1, sizeof *c->records));
   RS_TRY(rs_alloc(&c->done, 4 * size, sizeof *c->done));
   RS_TRY(rs_alloc(&c->statuses, 4 * size, sizeof *c->statuses));
@@ -46,7 +46,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
   atomic_fetch_add(&link->users, 1);
   c->link = link;
-  c->base = (struct reshard_comm_s){.ops = &rs_mpi_ops, .rank = rank, .size = size};
+  rs_comm_init(&c->base, &rs_mpi_ops, rank, size);
   atomic_init(&c->users, 1);
   atomic_flag_clear(&c->hearing);
   atomic_flag_clear(&c->inquiry.answering);
@@ -55,11 +55,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
     rs_mpi_free(c);
     return status;
   }
-  c->base.locals = 1;
-  c->base.group = c;
-  c->base.process.lanes = 1;
-  c->base.process.lane_devices = &c->base.device;
-  c->base.global_ranks = c->global_ranks = global_ranks;
+  c->base.global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;
 }
@@ -145,13 +141,12 @@ static reshard_status connect_ranks(rs_mpi *c, MPI_Comm mpi, reshard_status own,
 
 /* The all-gather of a creation, a record each way at a time. False: a rank has not come by the deadline, or MPI fails.
  * *why is of the lowest rank that fails, as the others choose it. */
-static bool exchange_refusals(const rs_mpi *c, int64_t *who, creation *why) {
+static bool exchange_refusals(rs_mpi *c, int64_t *who, creation *why) {
   rs_mpi_record *own = &c->link->refusal[0], *theirs = &c->link->refusal[1];
-  const int bytes = offsetof(rs_mpi_record, record) + sizeof *why, tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
+  const int bytes = offsetof(rs_mpi_record, visit.record) + sizeof *why, tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
   const int64_t n = c->base.size, me = c->base.rank;
   MPI_Comm mpi = c->link->mpi;
-  memcpy(own->record, why, sizeof *why);
-  own->bytes = sizeof *why;
+  rs_visit_fill(&c->base, &own->visit, sizeof *why, why, sizeof *why);
   *who = me;
   for (int64_t i = 1; i < n; i++) {
     const int64_t from = (me + n - i) % n, since = rs_now_ns();
@@ -163,9 +158,9 @@ static bool exchange_refusals(const rs_mpi *c, int64_t *who, creation *why) {
       return false;
     for (; !done; rs_mpi_sleep(since))
       if (MPI_Testall(2, both, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
-          (!done && rs_late(c->base.begun, c->timeout_ms)))
+          (!done && rs_late(c->base.meets.begun, c->base.timeout_ms)))
         return false;
-    memcpy(&other, theirs->record, sizeof other);
+    memcpy(&other, theirs->visit.record, sizeof other);
     if (other.status != RESHARD_SUCCESS && from < *who) {
       *who = from;
       *why = other;
@@ -185,8 +180,8 @@ static reshard_status refuse_creation(rs_mpi_link *link, MPI_Comm mpi, int size,
   snprintf(why.text, sizeof why.text, "%s", reshard_last_error());
   if (timeout_ms == 0)
     (void)rs_environment_number("RESHARD_TIMEOUT_MS", &timeout_ms);
-  c.timeout_ms = link != NULL ? rs_max(timeout_ms, 0) : 0;
-  c.base.begun = rs_now_ns();
+  c.base.timeout_ms = link != NULL ? rs_max(timeout_ms, 0) : 0;
+  c.base.meets.begun = rs_now_ns();
   if (rs_mpi_duplicate(&c, mpi) == RESHARD_SUCCESS && !exchange_refusals(&c, &who, &why)) {
     c.link->stays = true;
     atomic_fetch_add(&c.link->users, 1); /* MPI may use its refusals still */
@@ -222,12 +217,12 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     if (own == RESHARD_SUCCESS)
       own = rs_board_join(&made->base, NULL);
     if (own == RESHARD_SUCCESS)
-      own = rs_environment_number("RESHARD_NODE", &made->base.node);
-    made->timeout_ms = rs_max(timeout_ms, 0);
+      own = rs_environment_number("RESHARD_NODE", &made->base.process.node);
+    made->base.timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
-    made->base.begun = rs_now_ns();
+    made->base.meets.begun = rs_now_ns();
     status = connect_ranks(made, mpi, own, timeout_ms);
-    made->base.begun = 0;
+    made->base.meets.begun = 0;
   }
   if (link != NULL)
     rs_mpi_release_link(link);

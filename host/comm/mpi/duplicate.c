@@ -57,8 +57,8 @@ reshard_status rs_mpi_duplicate(rs_mpi *c, MPI_Comm mpi) {
   int made = 0, found = 0, *most = NULL, code = begin_duplicate(link, mpi);
   for (int64_t since = rs_now_ns(); code == MPI_SUCCESS && !made; rs_mpi_sleep(since)) {
     code = MPI_Test(&link->made, &made, MPI_STATUS_IGNORE);
-    if (code == MPI_SUCCESS && !made && rs_late(since, c->timeout_ms))
-      return rs_comm_error_timeout(&c->base, "MPI_Comm_idup", c->timeout_ms, "not known yet");
+    if (code == MPI_SUCCESS && !made && rs_late(since, c->base.timeout_ms))
+      return rs_comm_error_timeout(&c->base, "MPI_Comm_idup", c->base.timeout_ms, "not known yet");
   }
   if (code != MPI_SUCCESS) {
     link->stays = true;

@@ -36,8 +36,8 @@ static void end_by(rs_mpi *c, reshard_status status, bool aborted, const char *t
   c->why->status = status;
   c->why->aborted = aborted;
   snprintf(c->why->text, sizeof c->why->text, "%s", text);
-  for (int64_t r = 0; r < c->base.size && missing != NULL; r++)
-    c->why->missing[r / 8] |= (unsigned char)(missing[r] << r % 8);
+  if (missing != NULL)
+    memcpy(c->why->missing, missing, (size_t)c->base.size);
   mark_ended(c);
 }
 
@@ -108,7 +108,7 @@ static bool heard_end(rs_mpi *c) {
 /* The reason is on its way, unless that rank was lost before it could tell: then it is missing. */
 static void end_without(rs_mpi *c, int64_t rank) {
   char text[96];
-  int64_t most = c->timeout_ms > 0 ? rs_min(c->timeout_ms, NOTE_MS) : NOTE_MS;
+  int64_t most = c->base.timeout_ms > 0 ? rs_min(c->base.timeout_ms, NOTE_MS) : NOTE_MS;
   for (int64_t since = rs_now_ns(); !heard_end(c) && !rs_late(since, most);) {
     rs_mpi_tell_untold(c->link);
     rs_mpi_sleep(since);
@@ -187,7 +187,7 @@ static void leave_call(rs_mpi *c) {
 }
 
 reshard_status rs_mpi_begin(rs_mpi *c) {
-  if (c->quit)
+  if (c->base.life.quit)
     return rs_comm_error_destroyed(&c->base);
   c->inside = true;
   rs_mpi_enter(c);
@@ -229,7 +229,7 @@ reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
   (void)rs_comm_poll(&c->base, since);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
-  reshard_status status = c->quit ? rs_comm_error_destroyed(&c->base) : RESHARD_SUCCESS;
+  reshard_status status = c->base.life.quit ? rs_comm_error_destroyed(&c->base) : RESHARD_SUCCESS;
   if (status != RESHARD_SUCCESS)
     return rs_mpi_give_up(c, status);
   rs_mpi_sleep(since);
@@ -269,11 +269,11 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
   int64_t few[LISTED];
   rs_mpi_inquire(c, since);
-  bool gives_up = rs_late(rs_mpi_waits_from(c, since), c->timeout_ms) && rs_mpi_find_lost(c, since);
+  bool gives_up = rs_late(rs_mpi_waits_from(c, since), c->base.timeout_ms) && rs_mpi_find_lost(c, since);
   int64_t n = list_missing(c, few);
   if (gives_up) {
     rs_ranges_text(missing, sizeof missing, n, few);
-    return rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->timeout_ms, missing));
+    return rs_mpi_give_up(c, rs_comm_error_timeout(&c->base, step, c->base.timeout_ms, missing));
   }
   rs_comm_await(&c->base, n, few);
   memset(c->missing, 0, (size_t)c->base.size);
@@ -301,41 +301,31 @@ static void tell_soon(rs_mpi *c) {
   c->link->telling--;
 }
 
-reshard_status rs_mpi_abort(reshard_comm comm) {
-  rs_mpi *c = rs_mpi_of(comm);
+void rs_mpi_abort(rs_mpi *c, bool shrinks) {
   char text[64];
-  rs_comm_abort_text(text, sizeof text, comm->rank);
+  (shrinks ? rs_comm_shrunk_text : rs_comm_abort_text)(text, sizeof text, c->base.rank);
   pthread_mutex_lock(&c->link->tree);
-  end_by(c, RESHARD_ERROR_PEER, true, text, NULL);
-  if (note_abort(c, text))
+  end_by(c, RESHARD_ERROR_PEER, !shrinks, text, NULL);
+  if (!shrinks && note_abort(c, text))
     c->aborts = true;
-  abort_children(c, text);
-  pthread_mutex_unlock(&c->link->tree);
-  tell_soon(c);
-  return RESHARD_SUCCESS;
-}
-
-void rs_mpi_shrunk(rs_mpi *c) {
-  char text[64];
-  snprintf(text, sizeof text, "rank %lld has shrunk the communicator", (long long)c->base.rank);
-  pthread_mutex_lock(&c->link->tree);
-  end_by(c, RESHARD_ERROR_PEER, false, text, NULL);
+  if (!shrinks)
+    abort_children(c, text);
   pthread_mutex_unlock(&c->link->tree);
   tell_soon(c);
 }
 
 void rs_mpi_miss(rs_mpi *c, int64_t rank) {
   pthread_mutex_lock(&c->link->tree);
-  c->why->missing[rank / 8] |= (unsigned char)(1 << rank % 8);
+  c->why->missing[rank] = 1;
   pthread_mutex_unlock(&c->link->tree);
 }
 
-int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks) {
+int64_t rs_mpi_absent(reshard_comm comm, int64_t *ranks) {
   const rs_mpi *c = rs_mpi_of(comm);
   int64_t n = 0;
   pthread_mutex_lock(&c->link->tree);
   for (int64_t r = 0; r < comm->size && c->ended; r++)
-    if (c->why->missing[r / 8] >> r % 8 & 1)
+    if (c->why->missing[r])
       ranks[n++] = r;
   pthread_mutex_unlock(&c->link->tree);
   return n;

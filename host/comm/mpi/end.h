@@ -35,10 +35,9 @@ reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status);
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step);
 /* Puts a communicator into the tree, below the one that it is split from. */
 void rs_mpi_adopt(rs_mpi *parent, rs_mpi *child);
-reshard_status rs_mpi_abort(reshard_comm comm);
-/* The communicator ends, because a part of it is made. */
-void rs_mpi_shrunk(rs_mpi *c);
-int64_t rs_mpi_missing(reshard_comm comm, int64_t *ranks);
+/* The communicator ends, with all that was split from it, or because a part of it is made. */
+void rs_mpi_abort(rs_mpi *c, bool shrinks);
+int64_t rs_mpi_absent(reshard_comm comm, int64_t *ranks);
 /* One more rank is missing from a communicator that has ended. */
 void rs_mpi_miss(rs_mpi *c, int64_t rank);
 

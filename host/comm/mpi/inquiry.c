@@ -16,7 +16,7 @@
 
 enum { INQUIRY_MS = 500, /* at most, for the others to answer */ DECISION_MS = 50 /* for a lower rank to decide */ };
 
-static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->timeout_ms / 2, INQUIRY_MS); }
+static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->base.timeout_ms / 2, INQUIRY_MS); }
 
 /* From the first answer on the duplicate stays. No call receives all answers: one may still be under way when ranks
  * destroy their handles. MPI gives the context of a communicator that is freed to the next one, where a message that is
@@ -35,7 +35,7 @@ void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
   if (!c->received->elsewhere)
     q->deciding[rank] = now;
   for (int64_t r = 0; r < c->base.size; r++)
-    if (c->received->missing[r / 8] >> r % 8 & 1)
+    if (c->received->missing[r])
       q->awaited[r] = now;
 }
 
@@ -43,7 +43,7 @@ void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
  * while an earlier answer is on its way to a rank that takes none. */
 static void send_answer(rs_mpi *c, const rs_mpi *inner) {
   rs_mpi_inquiry *q = &c->inquiry;
-  int64_t size = c->base.size, bits = (size + 7) / 8;
+  int64_t size = c->base.size;
   int sent = 0;
   MPI_Request *talks = rs_mpi_talks(c, RS_MPI_TALK_ANSWER);
   if (MPI_Testall((int)size, talks, &sent, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !sent)
@@ -52,13 +52,10 @@ static void send_answer(rs_mpi *c, const rs_mpi *inner) {
   q->answered = q->number;
   c->answer->inquiry = q->answered;
   c->answer->elsewhere = inner != c;
-  memset(c->answer->missing, 0, (size_t)bits);
-  for (int64_t r = 0; r < inner->base.size; r++) {
-    if (!inner->missing[r])
-      continue;
-    int64_t there = inner == c ? r : rs_mpi_find_rank(c, rs_mpi_rank(inner, r));
-    c->answer->missing[there / 8] |= (unsigned char)(1 << there % 8);
-  }
+  memset(c->answer->missing, 0, (size_t)size);
+  for (int64_t r = 0; r < inner->base.size; r++)
+    if (inner->missing[r])
+      c->answer->missing[inner == c ? r : rs_mpi_find_rank(c, rs_mpi_rank(inner, r))] = 1;
   for (int64_t r = 0; r < size; r++)
     if (r != c->base.rank)
       (void)MPI_Isend(c->answer, (int)rs_mpi_note_bytes(size), MPI_BYTE, rs_mpi_rank(c, r),
@@ -88,7 +85,7 @@ void rs_mpi_inquire(rs_mpi *c, int64_t since) {
     q->wait = since;
     q->from = 0;
   }
-  if (q->from == 0 && rs_late(rs_mpi_waits_from(c, since), c->timeout_ms - inquiry_ms(c))) {
+  if (q->from == 0 && rs_late(rs_mpi_waits_from(c, since), c->base.timeout_ms - inquiry_ms(c))) {
     pthread_mutex_lock(&c->link->tree);
     if (q->number == 0 || rs_late(q->begun, inquiry_ms(c))) { /* else one is under way */
       q->number++;
@@ -115,7 +112,7 @@ bool rs_mpi_find_lost(rs_mpi *c, int64_t since) {
   pthread_mutex_lock(&c->link->tree);
   for (int64_t r = 0; r < c->base.rank; r++)
     lower |= q->deciding[r] >= q->from;
-  lower = lower && !rs_late(rs_mpi_waits_from(c, since), c->timeout_ms + DECISION_MS);
+  lower = lower && !rs_late(rs_mpi_waits_from(c, since), c->base.timeout_ms + DECISION_MS);
   for (int64_t r = 0; r < n; r++) {
     own += is_silent(c, r) && c->missing[r];
     others += is_silent(c, r) && q->awaited[r] >= q->from;

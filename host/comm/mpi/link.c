@@ -61,13 +61,13 @@ void rs_mpi_free(rs_mpi *c) {
   free(c->inquiry.deciding);
   free(c->out);
   free(c->missing);
-  free(c->callers);
+  free(c->gathered);
   free(c->records);
   free(c->talks);
   free(c->requests);
   free(c->done);
   free(c->statuses);
-  free(c->global_ranks);
+  free(c->base.global_ranks);
   free(c);
 }
 

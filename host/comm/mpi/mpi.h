@@ -39,7 +39,7 @@ typedef struct rs_mpi_note {
   bool elsewhere;  /* it waits on what was split from the communicator */
   int64_t inquiry; /* that it answers */
   char text[RS_COMM_RECORD];
-  unsigned char missing[]; /* [(size + 7) / 8] bits: the ranks that it waited for */
+  unsigned char missing[]; /* [size] of 0 or 1: the ranks that it waited for */
 } rs_mpi_note;
 
 /* A word of a rank, in its memory file (nodes.c). */
@@ -51,11 +51,8 @@ typedef struct rs_mpi_word {
 
 /* As much of it travels as the rank has of `record`, and room is for all, so that different calls see each other. */
 typedef struct rs_mpi_record {
-  int64_t bytes;
-  uint64_t subject; /* of the transfer that it executes; 0: none */
-  rs_stamp caller;
   rs_mpi_word word; /* of the rank */
-  char record[RS_COMM_RECORD];
+  rs_visit visit;
 } rs_mpi_record;
 
 /* A duplicate of the caller's communicator. It is shared by the communicator made of it and all that are split from
@@ -107,8 +104,6 @@ struct rs_mpi {
   rs_mpi_link *link;
   int64_t number;
   reshard_device handle;
-  int64_t timeout_ms;
-  atomic_bool quit;                        /* the handle was destroyed, and transfers hold it */
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
   atomic_bool waits;                       /* to be told by the thread that is inside */
@@ -118,7 +113,6 @@ struct rs_mpi {
   atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
-  int64_t *global_ranks;  /* of base */
   rs_mpi_record *records; /* [size + 1], the last is this rank's own */
   rs_mpi_note *why;       /* once ended; more may be missing later, under the link's mutex */
   rs_mpi_note *notes[RS_MPI_NOTES];
@@ -127,7 +121,7 @@ struct rs_mpi {
   rs_mpi_inquiry inquiry;  /* under the link's mutex, but for what this rank's call alone has */
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
-  rs_stamp *callers;       /* [size], of the last all-gather */
+  char *gathered;          /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
   atomic_llong *word;      /* this rank's, where it has imports */
   rs_mpi_word own_word;    /* the same, for the others */
   rs_mpi_seen_word *words; /* [size] the others'; NULL: no record has come yet */
@@ -145,7 +139,7 @@ struct rs_mpi {
 
 static inline rs_mpi *rs_mpi_of(reshard_comm comm) { return (rs_mpi *)comm; }
 static inline int rs_mpi_rank(const rs_mpi *c, int64_t rank) {
-  return (int)(c->global_ranks != NULL ? c->global_ranks[rank] : rank);
+  return (int)(c->base.global_ranks != NULL ? c->base.global_ranks[rank] : rank);
 }
 /* Rank of the communicator with this rank in the duplicate; its size: none. */
 static inline int64_t rs_mpi_find_rank(const rs_mpi *c, int there) {
@@ -160,12 +154,12 @@ static inline int rs_mpi_tag(const rs_mpi *c, int tag) { return (int)(c->number 
  * deadline. A wait that begins near its end, or after it, has a moment of its own: whoever has given up by then tells
  * why, and ranks that are there have come. A call has few waits. */
 static inline int64_t rs_mpi_waits_from(const rs_mpi *c, int64_t since) {
-  const int64_t moment = rs_min(c->timeout_ms / 4, RS_MPI_MOMENT_MS);
-  if (c->base.begun == 0)
+  const int64_t moment = rs_min(c->base.timeout_ms / 4, RS_MPI_MOMENT_MS);
+  if (c->base.meets.begun == 0)
     return since;
-  return rs_max(c->base.begun, since - (c->timeout_ms - moment) * 1000000);
+  return rs_max(c->base.meets.begun, since - (c->base.timeout_ms - moment) * 1000000);
 }
-static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)(size + 7) / 8; }
+static inline size_t rs_mpi_note_bytes(int64_t size) { return sizeof(rs_mpi_note) + (size_t)size; }
 
 /* create.c. RESHARD_ERROR_UNSUPPORTED where libreshard is not of this library's build. */
 reshard_status rs_mpi_check_build(void);
@@ -174,8 +168,7 @@ reshard_status rs_mpi_check_build(void);
 reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int64_t *global_ranks, rs_mpi **out);
 
 /* split.c */
-reshard_status rs_mpi_split(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
-reshard_status rs_mpi_shrink(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+reshard_status rs_mpi_make_part(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
 
 /* table.c: ends the meeting that is due, if one is, in which ranks find out that they execute one transfer; within
  * rs_mpi_begin and rs_mpi_end. An error of the comparison is the same on all ranks, and the communicator goes on. Not
@@ -187,7 +180,7 @@ reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
+reshard_status rs_mpi_connect(reshard_comm comm, const rs_links *links);
 void rs_mpi_retire(reshard_comm comm, void *memory);
 reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
 void rs_mpi_free_type(reshard_comm comm, void *type);

@@ -49,7 +49,7 @@ static bool on_one_node(const mpi_process *a, const mpi_process *b) {
 static void describe_own(const rs_mpi *c, mpi_process *own) {
   struct stat info = {.st_ino = 0};
   int fd;
-  own->number = c->base.node;
+  own->number = c->base.process.node;
   own->system = rs_system_hash("pid");
   if (!c->base.device->memory->shared || own->system == 0 || rs_shared_open(&fd) != RESHARD_SUCCESS)
     return;

@@ -12,7 +12,7 @@ static reshard_status create_part(rs_mpi *c, int64_t number, rs_split_group *gro
   RS_TRY(rs_mpi_create(c->link, group->n, group->key, group->global_ranks, out));
   group->global_ranks = NULL;
   (*out)->number = number;
-  (*out)->timeout_ms = c->timeout_ms;
+  (*out)->base.timeout_ms = c->base.timeout_ms;
   (*out)->base.messages.staged = c->base.messages.staged;
   (*out)->base.messages.best_staging = c->base.messages.best_staging;
   (*out)->base.messages.least_run = c->base.messages.least_run;
@@ -38,24 +38,17 @@ static reshard_status agree_number(rs_mpi *c, int64_t *number) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_split(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
+static reshard_status split_mpi(rs_mpi *c, rs_split_group *group, rs_mpi **made) {
   reshard_status status = RESHARD_SUCCESS;
   int64_t number = 0;
   RS_TRY(agree_number(c, &number));
   if (group->n > 0)
-    status = create_part(c, number, group, &made);
-  if (made != NULL)
-    status = rs_mpi_share_files(c, made, group->ranks);
-  status = rs_split_agree(comm, status);
-  if (made == NULL)
-    return status;
-  if (status != RESHARD_SUCCESS) {
-    rs_mpi_release(made);
-    return status;
-  }
-  rs_mpi_adopt(c, made);
-  *part = &made->base;
+    status = create_part(c, number, group, made);
+  if (*made != NULL)
+    status = rs_mpi_share_files(c, *made, group->ranks);
+  RS_TRY(rs_split_agree(&c->base, status));
+  if (*made != NULL)
+    rs_mpi_adopt(c, *made);
   return RESHARD_SUCCESS;
 }
 
@@ -105,13 +98,13 @@ static reshard_status error_missing(const mpi_shrink *s) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
   for (int64_t i = 0; i < s->base.group->n; i++) {
-    if ((s->made->why->missing[i / 8] >> i % 8 & 1) == 0)
+    if (!s->made->why->missing[i])
       continue;
     rs_mpi_miss(c, ranks[i]);
     if (n < 64)
       few[n++] = ranks[i];
   }
-  return rs_comm_error_timeout(&c->base, "those that are there", c->timeout_ms,
+  return rs_comm_error_timeout(&c->base, "those that are there", c->base.timeout_ms,
                                rs_ranges_text(text, sizeof text, n, few));
 }
 
@@ -128,26 +121,28 @@ static reshard_status meet_rest(mpi_shrink *s) {
   return rs_split_agree(&made->base, status);
 }
 
-reshard_status rs_mpi_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_mpi *c = rs_mpi_of(comm);
-  mpi_shrink s = {.base = {.comm = comm,
-                           .group = group,
-                           .timeout_ms = c->timeout_ms,
-                           .look = receive_list,
-                           .miss = miss_rank,
-                           .pause = pause_shrink}};
+static reshard_status shrink_mpi(rs_mpi *c, rs_split_group *group, rs_mpi **made) {
+  mpi_shrink s = {
+      .base = {.comm = &c->base, .group = group, .look = receive_list, .miss = miss_rank, .pause = pause_shrink}};
   const uint64_t half = (uint64_t)c->link->numbers / 2;
-  rs_mpi_shrunk(c);
+  rs_mpi_abort(c, true);
   reshard_status status = rs_shrink_begin(&s.base);
   uint64_t hash = rs_hash((uint64_t)c->number, &s.base.mine.hash, sizeof s.base.mine.hash);
   RS_THEN(status, create_part(c, (int64_t)(half + hash % half), group, &s.made));
   RS_THEN(status, meet_rest(&s));
   if (status == RESHARD_ERROR_TIMEOUT)
     status = error_missing(&s);
-  if (status == RESHARD_SUCCESS)
-    *part = &s.made->base;
-  else if (s.made != NULL)
-    rs_mpi_release(s.made);
+  *made = s.made;
   rs_shrink_end(&s.base);
+  return status;
+}
+
+reshard_status rs_mpi_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
+  reshard_status status = group->nlost > 0 ? shrink_mpi(c, group, &made) : split_mpi(c, group, &made);
+  if (status == RESHARD_SUCCESS && made != NULL)
+    *part = &made->base;
+  else if (made != NULL)
+    rs_mpi_release(made);
   return status;
 }

@@ -54,14 +54,11 @@ static bool takes_part(const rs_mpi *c, int64_t rank, bool node) {
 /* Every rank's `mine` is on its way to c->records. node: of the ranks of this node alone. */
 static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_bytes, bool node) {
   int64_t size = c->base.size, me = c->base.rank;
-  int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, record) + mine_bytes),
+  int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, visit.record) + mine_bytes),
       tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
   rs_mpi_record *own = c->records + size;
-  own->bytes = (int64_t)mine_bytes;
-  own->subject = c->base.subject;
-  rs_call_stamp(&c->base, &own->caller);
   own->word = c->own_word;
-  memcpy(own->record, mine, mine_bytes);
+  rs_visit_fill(&c->base, &own->visit, mine_bytes, mine, mine_bytes);
   memcpy(&c->records[me], own, (size_t)bytes);
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
     int64_t r = (me + i) % size;
@@ -81,20 +78,6 @@ static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_byte
   return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_give_up(c, rs_mpi_error(c, code, "all-gather of records"));
 }
 
-/* The same on every rank, since all have the same records. */
-static reshard_status compare_records(rs_mpi *c) {
-  for (int64_t r = 0; r < c->base.size; r++)
-    c->callers[r] = c->records[r].caller;
-  for (int64_t r = 1; r < c->base.size; r++) {
-    const rs_mpi_record *a = c->records, *b = c->records + r;
-    if (a->subject != b->subject && a->subject != 0 && b->subject != 0)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
-    if (a->subject != b->subject || a->bytes != b->bytes)
-      return rs_comm_error_calls(&c->base, r);
-  }
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) {
   RS_TRY(rs_mpi_begin_records(c));
   reshard_status status = rs_mpi_meet(c, true);
@@ -103,17 +86,6 @@ static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) 
   if (status == RESHARD_SUCCESS)
     rs_mpi_take_words(c);
   return rs_mpi_end(c, status);
-}
-
-static reshard_status mpi_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  rs_mpi *c = rs_mpi_of(comm);
-  char *at = (char *)c->records;
-  RS_TRY(gather_records(c, mine, bytes));
-  RS_TRY(compare_records(c));
-  for (int64_t r = 0; r < comm->size; r++) /* to the front: no record is overwritten that is still to come */
-    memmove(at + (size_t)r * bytes, c->records[r].record, bytes);
-  *all = at;
-  return RESHARD_SUCCESS;
 }
 
 /* --- Meetings ----------------------------------------------------------------------------------------------------- */
@@ -133,15 +105,7 @@ reshard_status rs_mpi_meet(rs_mpi *c, bool waits) {
   if (status == RESHARD_SUCCESS && left)
     return RESHARD_SUCCESS;
   c->due = false;
-  return status == RESHARD_SUCCESS ? compare_records(c) : status;
-}
-
-static reshard_status mpi_meet(reshard_comm comm) {
-  rs_mpi *c = rs_mpi_of(comm);
-  if (!c->due)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_mpi_begin(c));
-  return rs_mpi_end(c, rs_mpi_meet(c, true));
+  return status == RESHARD_SUCCESS ? rs_visits_compare(&c->base, &c->records->visit, sizeof *c->records) : status;
 }
 
 reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key) {
@@ -163,15 +127,15 @@ static reshard_status gather_node(rs_mpi *c, uint64_t key) {
 }
 
 /* The same error on all ranks of the node, since all have the same records. */
-static reshard_status mpi_meet_node(reshard_comm comm, uint64_t key) {
-  rs_mpi *c = rs_mpi_of(comm);
+static reshard_status meet_node(rs_mpi *c, uint64_t key) {
+  reshard_comm comm = &c->base;
   int64_t first = comm->rank;
   RS_TRY(gather_node(c, key));
   for (int64_t r = comm->rank; r-- > 0;)
     first = takes_part(c, r, true) ? r : first;
-  const rs_mpi_record *a = &c->records[first];
+  const rs_visit *a = &c->records[first].visit;
   for (int64_t r = first + 1; r < comm->size; r++) {
-    const rs_mpi_record *b = &c->records[r];
+    const rs_visit *b = &c->records[r].visit;
     if ((r == comm->rank || takes_part(c, r, true)) &&
         (a->bytes != b->bytes || memcmp(a->record, b->record, sizeof key) != 0))
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers", (long long)first,
@@ -180,53 +144,69 @@ static reshard_status mpi_meet_node(reshard_comm comm, uint64_t key) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status mpi_alive(reshard_comm comm) {
-  if (rs_mpi_of(comm)->quit)
-    return rs_comm_error_destroyed(comm);
-  return rs_mpi_of(comm)->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
+static reshard_status check_going(rs_mpi *c) {
+  if (c->base.life.quit)
+    return rs_comm_error_destroyed(&c->base);
+  return c->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
 }
 
-/* One rank of this process, as far as this communicator knows: there is no other to meet here. When they execute a
- * transfer, all ranks meet, since messages do not tell one transfer from another. The rank packs meanwhile. */
-static reshard_status mpi_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  rs_mpi *c = rs_mpi_of(comm);
-  RS_TRY(mpi_alive(comm));
-  if (comm->subject != 0 && comm->size > 1)
-    RS_TRY(begin_meeting(c));
-  reshard_status status = run(1, &mine);
-  if (status == RESHARD_SUCCESS && c->due)
-    status = rs_comm_meet(comm);
-  c->due = c->node_due = false; /* after an error that ended the communicator */
+/* When they execute a transfer, all ranks meet, since messages do not tell one transfer from another. The rank packs
+ * meanwhile. */
+static reshard_status begin_step(rs_mpi *c) {
+  RS_TRY(check_going(c));
+  return c->base.meets.subject != 0 && c->base.size > 1 ? begin_meeting(c) : RESHARD_SUCCESS;
+}
+
+static reshard_status end_step(rs_mpi *c, reshard_status status) {
+  if (status == RESHARD_SUCCESS && c->due) {
+    status = rs_mpi_begin(c);
+    if (status == RESHARD_SUCCESS)
+      status = rs_mpi_end(c, rs_mpi_meet(c, true));
+  }
+  if (status != RESHARD_SUCCESS) /* the communicator has ended */
+    c->due = c->node_due = false;
   return status;
 }
 
-static void mpi_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) { *stamp = rs_mpi_of(comm)->callers[rank]; }
+static reshard_status mpi_meet(reshard_comm comm, const rs_meeting *m) {
+  rs_mpi *c = rs_mpi_of(comm);
+  switch (m->scope) {
+  case RS_MEET_BEGIN: return begin_step(c);
+  case RS_MEET_END: return end_step(c, m->status);
+  case RS_MEET_NODE: return meet_node(c, m->key);
+  case RS_MEET_ALL: break;
+  default: return check_going(c);
+  }
+  RS_TRY(gather_records(c, m->record, m->bytes));
+  RS_TRY(rs_visits_compare(&c->base, &c->records->visit, sizeof *c->records));
+  rs_visits_pack(comm, m->bytes, c->gathered);
+  *m->all = c->gathered;
+  return RESHARD_SUCCESS;
+}
 
 /* MPI has no way to tell others that call nothing, but for memory that they read. */
-static void mpi_quit(reshard_comm comm) {
-  rs_mpi_of(comm)->quit = true;
-  rs_mpi_clear_word(rs_mpi_of(comm));
+static bool mpi_end(reshard_comm comm, rs_end what) {
+  rs_mpi *c = rs_mpi_of(comm);
+  if (what == RS_END_ABORT)
+    rs_mpi_abort(c, false);
+  if (what == RS_END_CALLS)
+    rs_mpi_clear_word(c);
+  return false;
 }
 
 static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
+static const rs_message_ops mpi_messages = {
+    .retire = rs_mpi_retire, .make_type = rs_mpi_make_type, .free_type = rs_mpi_free_type};
+
 const rs_comm_ops rs_mpi_ops = {
     .name = "mpi",
-    .together = mpi_together,
-    .allgather = mpi_allgather,
+    .messages = &mpi_messages,
     .meet = mpi_meet,
-    .meet_node = mpi_meet_node,
     .exchange = rs_mpi_exchange,
-    .reserve = rs_mpi_reserve,
-    .retire = rs_mpi_retire,
-    .make_type = rs_mpi_make_type,
-    .free_type = rs_mpi_free_type,
-    .split = rs_mpi_split,
-    .shrink = rs_mpi_shrink,
-    .missing = rs_mpi_missing,
-    .caller = mpi_caller,
-    .alive = mpi_alive,
-    .abort = rs_mpi_abort,
-    .quit = mpi_quit,
+    .connect = rs_mpi_connect,
+    .make = rs_mpi_make_part,
+    .absent = rs_mpi_absent,
+    .end = mpi_end,
     .destroy = mpi_destroy,
 };

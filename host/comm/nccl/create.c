@@ -3,6 +3,7 @@
 #include "comm/nccl/end.h"
 
 #include "comm/nccl/node.h"
+#include "comm/nccl/records.h"
 #include "device/cuda/cuda.h"
 #include "device/environment.h"
 #include "device/plain.h"
@@ -33,11 +34,11 @@ static reshard_status make_buffers(rs_nccl *c) {
 
 /* This may be a part of the caller's communicator. What NCCL was handed there stays its own, also when the caller has
  * aborted it: nobody can ask by then. */
-bool rs_nccl_stuck(reshard_comm comm) {
+bool rs_nccl_stuck(const rs_nccl *c) {
   bool done = true;
-  for (const rs_nccl *from = rs_nccl_of(comm); from != NULL && done; from = from->parent) {
+  for (const rs_nccl *from = c; from != NULL && done; from = from->parent) {
     rs_device *device = from->base.device;
-    if (!from->borrowed || !from->ended || from->gathered == NULL)
+    if (!from->base.borrowed || !from->ended || from->gathered == NULL)
       continue;
     if (from->handed || device->streams->event_done(device, from->gathered, &done) != RESHARD_SUCCESS)
       done = false;
@@ -50,7 +51,7 @@ bool rs_nccl_stuck(reshard_comm comm) {
  * freeing them would wait for the GPU. */
 static void free_buffers(rs_nccl *c) {
   rs_device *device = c->base.device;
-  bool idle = !(c->borrowed && c->base.life.deferred != NULL) && !rs_nccl_stuck(&c->base);
+  bool idle = !(c->base.borrowed && c->base.life.deferred != NULL) && !rs_nccl_stuck(c);
   rs_nccl_close_node(c, idle);
   if (idle && c->stream != NULL)
     (void)device->streams->synchronize(device, c->stream);
@@ -70,11 +71,11 @@ static void free_buffers(rs_nccl *c) {
 static void end_nccl(rs_nccl *c) {
   pthread_mutex_lock(&c->mutex);
   c->closing = true;
-  bool ended = c->ended && !c->borrowed;
+  bool ended = c->ended && !c->base.borrowed;
   ncclComm_t left = ended ? c->nccl : NULL; /* by a revocation, or a shrink */
   if (ended)
     c->nccl = NULL;
-  bool there = !c->borrowed && c->nccl != NULL;
+  bool there = !c->base.borrowed && c->nccl != NULL;
   ncclResult_t result = there ? c->api.ncclCommFinalize(c->nccl) : ncclSuccess;
   pthread_mutex_unlock(&c->mutex);
   if (left != NULL)
@@ -110,7 +111,7 @@ static void leave_parent(rs_nccl *c) {
 static void free_split(rs_nccl *c) {
   ncclComm_t made = c->split != NULL ? *c->split : NULL;
   rs_nccl_abort(c, made);
-  if (made != NULL || !c->borrowed || !c->splitting)
+  if (made != NULL || !c->base.borrowed || !c->splitting)
     free(c->split);
 }
 
@@ -127,7 +128,7 @@ static void release_comm(rs_nccl *c) {
   rs_roll_destroy(c->roll);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
-  free(c->global_ranks);
+  free(c->base.global_ranks);
   free(c);
 }
 
@@ -168,8 +169,6 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
   c->users = 1;
   c->api = *api;
   c->nccl = nccl;
-  c->borrowed = borrowed;
-  c->timeout_ms = timeout_ms;
   c->spin_ns = RS_NCCL_SPIN_NS;
   c->process = rs_process_hash();
   c->roll = roll;
@@ -181,13 +180,10 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
   else
     status = reshard_device_create(name, NULL, &c->handle);
   if (status == RESHARD_SUCCESS) {
-    c->base = (struct reshard_comm_s){.ops = &rs_nccl_ops, .device = c->handle->device, .rank = rank, .size = size};
+    rs_comm_init(&c->base, &rs_nccl_ops, rank, size);
+    c->base.device = c->handle->device;
     c->base.timeout_ms = timeout_ms;
     c->base.borrowed = borrowed;
-    c->base.locals = 1;
-    c->base.group = c;
-    c->base.process.lanes = 1;
-    c->base.process.lane_devices = &c->base.device;
     set_fits(c);
     status = rs_board_join(&c->base, NULL);
   }
@@ -224,9 +220,7 @@ static reshard_status read_environment(const char *call, int64_t *timeout_ms, in
 
 reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_version)(void), reshard_device device,
                                               int64_t timeout_ms, reshard_comm *comm) {
-  if (nccl_comm == NULL || comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_from_nccl: %s is NULL",
-                    nccl_comm == NULL ? "nccl_comm" : "comm");
+  RS_TRY(RS_GIVEN("reshard_comm_from_nccl", nccl_comm, comm));
   int64_t number;
   RS_HOLD_CANCEL;
   RS_TRY(read_environment("reshard_comm_from_nccl", &timeout_ms, &number));
@@ -234,7 +228,7 @@ reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_versio
   RS_TRY(rs_nccl_load(get_version, &api));
   rs_nccl *made;
   RS_TRY(rs_nccl_create(&api, nccl_comm, true, device, timeout_ms, &made));
-  made->base.node = number;
+  made->base.process.node = number;
   *comm = &made->base;
   return RESHARD_SUCCESS;
 }
@@ -346,7 +340,7 @@ static reshard_status meet_first(const nccl_creation *o, rs_nccl *c) {
   const void *all;
   int64_t early_ms = o->timeout_ms - moment_ms(o);
   c->since = rs_late(o->since, early_ms) ? rs_now_ns() - early_ms * 1000000 : o->since;
-  reshard_status status = rs_nccl_ops.allgather(&c->base, "", 1, &all);
+  reshard_status status = rs_nccl_allgather(&c->base, "", 1, &all);
   c->since = 0;
   return status == RESHARD_SUCCESS ? status : error_creation(o, status, reshard_last_error());
 }
@@ -377,8 +371,7 @@ static reshard_status create_own(nccl_creation *o, const rs_nccl_api *api, const
 
 reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank, reshard_device device,
                                         int64_t timeout_ms, reshard_comm *comm) {
-  if (id == NULL || comm == NULL)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: %s is NULL", id == NULL ? "id" : "comm");
+  RS_TRY(RS_GIVEN("reshard_comm_create_nccl", id, comm));
   if (n < 1 || n > INT32_MAX || rank < 0 || rank >= n)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_create_nccl: rank %lld of %lld", (long long)rank,
                     (long long)n);
@@ -400,7 +393,7 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
   reshard_device_release(own.device);
   if (status != RESHARD_SUCCESS)
     return status;
-  made->base.node = number;
+  made->base.process.node = number;
   *comm = &made->base;
   return RESHARD_SUCCESS;
 }

@@ -30,7 +30,7 @@ reshard_status rs_nccl_error(const rs_nccl_api *api, ncclComm_t nccl, ncclResult
 
 /* SUCCESS, or why it has ended. */
 static reshard_status check_alive(const rs_nccl *c) {
-  if (c->quit)
+  if (c->base.life.quit)
     return rs_comm_error_destroyed((reshard_comm)&c->base);
   if (!c->ended)
     return RESHARD_SUCCESS;
@@ -96,7 +96,7 @@ void rs_nccl_end(rs_nccl *c) {
   rs_roll_leave(c->roll);
   pthread_mutex_lock(&c->mutex);
   rs_nccl_leave_node(c);
-  ncclComm_t nccl = c->borrowed || c->revoked ? NULL : c->nccl;
+  ncclComm_t nccl = c->base.borrowed || c->revoked ? NULL : c->nccl;
   if (nccl != NULL && !c->closing && rs_nccl_revoke(c)) {
     c->revoked = true; /* rs_nccl_close aborts it */
     nccl = NULL;
@@ -122,8 +122,9 @@ void rs_nccl_pause(int64_t since, int64_t spin_ns) {
 static reshard_status give_up(rs_nccl *c, const char *call) {
   char missing[RS_ROLL_TEXT];
   rs_roll *roll = c->closing ? NULL : c->roll;
-  rs_roll_ask(roll, rs_max(rs_min(c->timeout_ms / 2, ASK_MS), 2 * RS_NCCL_LOOK_NS / 1000000));
-  reshard_status status = rs_comm_error_timeout(&c->base, call, c->timeout_ms, rs_roll_text(roll, 0, NULL, missing));
+  rs_roll_ask(roll, rs_max(rs_min(c->base.timeout_ms / 2, ASK_MS), 2 * RS_NCCL_LOOK_NS / 1000000));
+  reshard_status status =
+      rs_comm_error_timeout(&c->base, call, c->base.timeout_ms, rs_roll_text(roll, 0, NULL, missing));
   const char *reason = rs_roll_conclude(roll, status, reshard_last_error());
   if (reason != NULL)
     status = rs_error(rs_roll_status(roll), "%.*s", RS_ROLL_REASON, reason);
@@ -142,7 +143,7 @@ reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *w, int64_t spin_ns) {
   if (!c->closing && rs_roll_reason(c->roll) != NULL)
     return give_up(c, w->call);
   RS_TRY(check_node(c));
-  if (rs_late(c->since != 0 ? c->since : w->since, c->timeout_ms))
+  if (rs_late(c->since != 0 ? c->since : w->since, c->base.timeout_ms))
     return give_up(c, w->call);
   if (now - w->looked >= RS_NCCL_LOOK_NS) {
     w->looked = now;

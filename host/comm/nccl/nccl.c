@@ -128,34 +128,36 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
 
 /* Sends a byte to each peer and receives one, in the buffers and on the stream of the all-gather. The received bytes
  * are not read. The host connects when it plans the group, so nothing has to be waited for. */
-static reshard_status connect_peers(rs_nccl *c, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                                    const int64_t *receives, reshard_collective kind, int64_t root) {
+static reshard_status connect_peers(rs_nccl *c, const rs_links *links) {
+  const int64_t nsends = links->nsends, nreceives = links->nreceives;
   reshard_comm comm = &c->base;
   rs_part *parts = NULL;
-  if (kind != RESHARD_COLLECTIVE_NONE) {
+  if (links->kind != RESHARD_COLLECTIVE_NONE) {
     char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
-    rs_collective o = {kind, root, send, send + comm->size, 1};
+    rs_collective o = {links->kind, links->root, send, send + comm->size, 1};
     return exchange_turn(c, &(rs_turn){.comm = comm, .collective = &o}, c->stream);
   }
   if (nsends + nreceives == 0)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc(&parts, nsends + nreceives, sizeof *parts));
   for (int64_t i = 0; i < nsends; i++)
-    parts[i] = (rs_part){.peer = sends[i], .at = (char *)c->device_mine, .bytes = 1, .staged = true};
+    parts[i] = (rs_part){.peer = links->sends[i], .at = (char *)c->device_mine, .bytes = 1, .staged = true};
   for (int64_t i = 0; i < nreceives; i++)
-    parts[nsends + i] =
-        (rs_part){.peer = receives[i], .at = (char *)(c->device_all + receives[i]), .bytes = 1, .staged = true};
+    parts[nsends + i] = (rs_part){
+        .peer = links->receives[i], .at = (char *)(c->device_all + links->receives[i]), .bytes = 1, .staged = true};
   rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream, NULL};
   reshard_status status = exchange_turn(c, &turn, c->stream);
   free(parts);
   return status;
 }
 
-static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                                   const int64_t *receives, reshard_collective kind, int64_t root) {
+/* A group needs no memory of ours. */
+static reshard_status nccl_connect(reshard_comm comm, const rs_links *links) {
   rs_nccl *c = rs_nccl_of(comm);
+  if (links->room)
+    return RESHARD_SUCCESS;
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
-  RS_TRY(connect_peers(c, nsends, sends, nreceives, receives, kind, root));
+  RS_TRY(connect_peers(c, links));
   RS_TRY(rs_nccl_end_after_error(c, rs_nccl_record_gathered(c)));
   rs_roll_pass(c->roll);
   return RESHARD_SUCCESS;
@@ -163,69 +165,53 @@ static reshard_status nccl_connect(reshard_comm comm, int64_t nsends, const int6
 
 /* --- The rest --------------------------------------------------------------------------------------------------- */
 
-/* One rank of this process: there is no other to meet. It has come to its call, also where it has nothing to send or
- * receive in it. */
-static reshard_status nccl_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+/* The rank has come to its call, also where it has nothing to send or receive in it. */
+static reshard_status nccl_meet(reshard_comm comm, const rs_meeting *m) {
   rs_nccl *c = rs_nccl_of(comm);
+  if (m->scope == RS_MEET_ALL)
+    return rs_nccl_allgather(comm, m->record, m->bytes, m->all);
+  if (m->scope == RS_MEET_END)
+    return m->status;
   RS_TRY(rs_nccl_check_call(c));
-  rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&c->base.log.calls));
-  return run(1, &mine);
-}
-
-static void nccl_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
-  *stamp = rs_nccl_of(comm)->all[rank].caller;
-}
-
-static int64_t nccl_missing(reshard_comm comm, int64_t *ranks) {
-  return rs_roll_missing(rs_nccl_of(comm)->roll, ranks);
-}
-
-static reshard_status nccl_alive(reshard_comm comm) { return rs_nccl_check_call(rs_nccl_of(comm)); }
-
-/* A group needs no memory of ours. */
-static reshard_status nccl_reserve(reshard_comm comm, int64_t most) {
-  (void)comm, (void)most;
+  if (m->scope == RS_MEET_BEGIN)
+    rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&comm->log.calls));
   return RESHARD_SUCCESS;
 }
 
-static reshard_status nccl_abort(reshard_comm comm) {
-  rs_nccl_end(rs_nccl_of(comm));
-  return RESHARD_SUCCESS;
-}
+static int64_t nccl_absent(reshard_comm comm, int64_t *ranks) { return rs_roll_missing(rs_nccl_of(comm)->roll, ranks); }
 
-static void nccl_stop(reshard_comm comm) { rs_nccl_stop(rs_nccl_of(comm)); }
-
-/* NCCL goes on: work that streams have been given may be under way. */
-static void nccl_quit(reshard_comm comm) {
-  rs_nccl_of(comm)->quit = true;
-  rs_roll_leave(rs_nccl_of(comm)->roll);
+/* Where the rank ends its calls NCCL goes on: work that streams have been given may be under way. */
+static bool nccl_end(reshard_comm comm, rs_end what) {
+  rs_nccl *c = rs_nccl_of(comm);
+  if (what == RS_END_NOTHING)
+    return rs_nccl_stuck(c);
+  if (what == RS_END_ABORT)
+    rs_nccl_end(c);
+  if (what == RS_END_STREAMS)
+    rs_nccl_stop(c);
+  if (what == RS_END_CALLS)
+    rs_roll_leave(c->roll);
+  return false;
 }
 
 static void nccl_destroy(reshard_comm comm) {
-  rs_nccl_of(comm)->quit = false; /* its end is as ever */
+  comm->life.quit = false; /* its end is as ever */
   rs_nccl_close(rs_nccl_of(comm));
 }
+
+static const rs_neighbour_ops nccl_neighbours = {
+    .open = rs_nccl_open_node, .pass = rs_nccl_pass, .take = rs_nccl_take, .await_closed = rs_nccl_await_closed};
 
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",
     .alignment = 16, /* at other addresses NCCL moves byte by byte */
-    .together = nccl_together,
-    .allgather = rs_nccl_allgather,
+    .connects = true,
+    .neighbours = &nccl_neighbours,
+    .meet = nccl_meet,
     .exchange = nccl_exchange,
-    .reserve = nccl_reserve,
     .connect = nccl_connect,
-    .open_node = rs_nccl_open_node,
-    .pass = rs_nccl_pass,
-    .take = rs_nccl_take,
-    .await_closed = rs_nccl_await_closed,
-    .split = rs_nccl_split,
-    .missing = nccl_missing,
-    .caller = nccl_caller,
-    .shrink = rs_nccl_shrink,
-    .alive = nccl_alive,
-    .abort = nccl_abort,
-    .quit = nccl_quit,
-    .stop = nccl_stop,
-    .stuck = rs_nccl_stuck,
+    .make = rs_nccl_make_part,
+    .absent = nccl_absent,
+    .end = nccl_end,
     .destroy = nccl_destroy,
 };

@@ -11,12 +11,10 @@
 
 /* Record of a rank in an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
-  int32_t bytes;    /* of the record that are used */
-  int32_t device;   /* GPU of the rank ... */
-  uint64_t process; /* ... in its process: ranks of one number are mostly in one process */
-  rs_stamp caller;
+  int32_t device;     /* GPU of the rank ... */
+  uint64_t process;   /* ... in its process: ranks of one number are mostly in one process */
   rs_roll_offer roll; /* of the part that a split has made for the rank, else of this communicator */
-  char record[RS_COMM_RECORD];
+  rs_visit visit;
 } rs_nccl_record;
 
 typedef struct rs_nccl {
@@ -24,15 +22,12 @@ typedef struct rs_nccl {
   rs_nccl_api api;       /* of the libnccl that has made `nccl` */
   pthread_mutex_t mutex; /* of `nccl`, which an abort takes away from the thread that uses it */
   ncclComm_t nccl;       /* NULL after its end, where it is not borrowed */
-  bool borrowed;         /* nccl is the caller's: never ended here */
-  atomic_bool quit;      /* the handle was destroyed, and transfers hold it */
   atomic_bool ended;
   bool revoked;          /* ended, and there for a shrink: under the mutex */
   bool outlived;         /* revoked, and a stream had work of it after that: likewise */
   bool closing;          /* it ends for good: nothing is made of it any more */
   reshard_status lost;   /* SUCCESS, or why this rank has ended it: it could not make a call that the others make */
   char why[512];         /* in words */
-  int64_t timeout_ms;    /* 0: none */
   int64_t since;         /* of a creation, whose deadline its waits have; 0: each has one of its own */
   uint64_t process;      /* as in a record */
   int64_t spin_ns;       /* time that calls of NCCL take now, and more: no sleep before that */
@@ -47,7 +42,6 @@ typedef struct rs_nccl {
   struct rs_nccl *part; /* that a split has made, whose ranks see each other after the next all-gather; NULL: none */
   const int64_t *part_ranks; /* [its size] in this communicator, also where it could not be made; NULL: in none */
   char *packed;              /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
-  int64_t *global_ranks;     /* of base; owned */
   ncclComm_t *split;         /* where NCCL puts what a split makes when that is done, ... */
   bool splitting;            /* ... which may be after it was given up */
   struct rs_node *node; /* the ranks of this node, once they are opened: under the mutex for who ends it; NULL: none */
@@ -65,11 +59,11 @@ reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borr
 /* Ends the handle: the communicator now, and the rest with the last of its children. */
 void rs_nccl_close(rs_nccl *c);
 
-/* create.c: as in the table. */
-bool rs_nccl_stuck(reshard_comm comm);
+/* create.c: as rs_comm_ops.end tells. */
+bool rs_nccl_stuck(const rs_nccl *c);
 
 /* split.c */
-reshard_status rs_nccl_split(reshard_comm comm, rs_split_group *group, reshard_comm *part);
+reshard_status rs_nccl_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part);
 /* A communicator of the group around what NCCL makes of it, which is waited for: made or not, nccl is taken care of.
  * call: NCCL's. */
 reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl, rs_split_group *group, rs_nccl **out);

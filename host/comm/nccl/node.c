@@ -55,7 +55,7 @@ static void print_end(const rs_nccl *c, char text[64]) {
 static reshard_status look_at_whole(reshard_comm comm) {
   rs_nccl *c = rs_nccl_of(comm);
   ncclResult_t state;
-  RS_TRY(comm->ops->alive(comm));
+  RS_TRY(rs_nccl_check_call(c));
   const char *reason = rs_roll_reason(c->roll);
   if (reason != NULL)
     return rs_error(RESHARD_ERROR_PEER, "%.*s", RS_ROLL_REASON, reason);
@@ -89,7 +89,7 @@ static reshard_status prepare_node(rs_nccl *c, const nccl_place *all, int64_t **
   }
   (*out)->whole = &c->base;
   (*out)->look = look_at_whole;
-  (*out)->timeout_ms = c->timeout_ms;
+  (*out)->base.timeout_ms = c->base.timeout_ms;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
   return RESHARD_SUCCESS;
@@ -113,7 +113,7 @@ static void take_node(rs_nccl *c, int64_t *numbers, struct rs_import **imports, 
 
 reshard_status rs_nccl_open_node(reshard_comm comm) {
   rs_nccl *c = rs_nccl_of(comm);
-  const nccl_place mine = {rs_node_hash(), comm->node, (int64_t)geteuid()};
+  const nccl_place mine = {rs_node_hash(), comm->process.node, (int64_t)geteuid()};
   const void *all;
   int64_t *numbers = NULL;
   struct rs_import **imports = NULL;
@@ -124,7 +124,7 @@ reshard_status rs_nccl_open_node(reshard_comm comm) {
   RS_TRY(check_places(c, all));
   reshard_status status = rs_alloc_zero((void *)&imports, comm->size, sizeof *imports);
   RS_THEN(status, prepare_node(c, all, &numbers, &node));
-  status = rs_node_connect(comm, "opening a node", status, node, node != NULL ? node->global_ranks : NULL);
+  status = rs_node_connect(comm, "opening a node", status, node, node != NULL ? node->base.global_ranks : NULL);
   if (status == RESHARD_SUCCESS) {
     take_node(c, numbers, imports, node);
     return RESHARD_SUCCESS;

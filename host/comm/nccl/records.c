@@ -61,7 +61,7 @@ reshard_status rs_nccl_record_gathered(rs_nccl *c) {
 reshard_status rs_nccl_end_handed(rs_nccl *c, reshard_status status) {
   ncclResult_t state = ncclInProgress;
   status = rs_nccl_end_after_error(c, status);
-  if (status == RESHARD_SUCCESS || !c->borrowed)
+  if (status == RESHARD_SUCCESS || !c->base.borrowed)
     return status;
   for (int64_t since = rs_now_ns(); c->handed && state == ncclInProgress && rs_now_ns() - since < RS_NCCL_LOOK_NS;) {
     pthread_mutex_lock(&c->mutex);
@@ -89,20 +89,15 @@ reshard_status rs_nccl_allgather(reshard_comm comm, const void *mine, size_t byt
   rs_nccl *c = rs_nccl_of(comm);
   rs_roll *roll = c->part_ranks == NULL ? c->roll : c->part != NULL ? c->part->roll : NULL;
   RS_TRY(rs_nccl_check_call(c)); /* the stream may still read the record */
-  *c->mine = (rs_nccl_record){
-      .bytes = (int32_t)bytes, .device = comm->device->index, .process = c->process, .roll = rs_roll_own_offer(roll)};
-  rs_call_stamp(comm, &c->mine->caller);
-  memcpy(c->mine->record, mine, bytes);
+  *c->mine = (rs_nccl_record){.device = comm->device->index, .process = c->process, .roll = rs_roll_own_offer(roll)};
+  rs_visit_fill(comm, &c->mine->visit, bytes, mine, bytes);
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(rs_nccl_end_handed(c, allgather_records(c)));
   rs_roll_pass(c->roll);
   rs_roll_join(roll, &c->all[0].roll, sizeof *c->all, c->part_ranks);
-  for (int64_t r = 0; r < comm->size; r++)
-    if (c->all[r].bytes != c->all[0].bytes)
-      return rs_comm_error_calls(comm, r);
+  RS_TRY(rs_visits_compare(comm, &c->all[0].visit, sizeof *c->all));
   RS_TRY(open_storage(c));
-  for (int64_t r = 0; r < comm->size; r++)
-    memcpy(c->packed + (size_t)r * bytes, c->all[r].record, bytes);
+  rs_visits_pack(comm, bytes, c->packed);
   *all = c->packed;
   return RESHARD_SUCCESS;
 }

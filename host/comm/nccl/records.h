@@ -4,7 +4,7 @@
 
 #include "comm/nccl/nccl.h"
 
-/* rs_comm_ops.allgather */
+/* As rs_comm_allgather. */
 reshard_status rs_nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
 /* Records the event that comes after all that the stream of records was given. */
 reshard_status rs_nccl_record_gathered(rs_nccl *c);

@@ -19,9 +19,9 @@ static reshard_status prepare_shrink(rs_nccl *c, int *flags) {
   rs_nccl_leave_node(c); /* streams wait there for a lost rank */
   pthread_mutex_unlock(&c->mutex);
   if (c->revoked)
-    state = rs_nccl_wait_for_ended(c, c->timeout_ms);
+    state = rs_nccl_wait_for_ended(c, c->base.timeout_ms);
   if (state == ncclInProgress)
-    return rs_comm_error_timeout(&c->base, "ncclCommRevoke", c->timeout_ms, "");
+    return rs_comm_error_timeout(&c->base, "ncclCommRevoke", c->base.timeout_ms, "");
   *flags = state == ncclSuccess ? NCCL_SHRINK_DEFAULT : NCCL_SHRINK_ABORT;
   return RESHARD_SUCCESS;
 }
@@ -61,9 +61,9 @@ static reshard_status call_shrink(rs_nccl *c, const rs_split_group *group, int *
     return rs_error(RESHARD_ERROR_SYSTEM, "ncclCommRevoke has failed, and the communicator was aborted");
   c->splitting = result == ncclInProgress;
   if (result == ncclInProgress)
-    result = rs_nccl_wait_for_ended(c, c->timeout_ms);
+    result = rs_nccl_wait_for_ended(c, c->base.timeout_ms);
   if (result == ncclInProgress)
-    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->timeout_ms,
+    return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->base.timeout_ms,
                                  rs_roll_text(c->roll, group->nlost, group->lost, missing));
   return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(&c->api, c->nccl, result, "ncclCommShrink");
 }
@@ -99,7 +99,7 @@ reshard_status rs_nccl_shrink(reshard_comm comm, rs_split_group *group, reshard_
   ncclComm_t nccl = NULL;
   if (c->api.ncclCommShrink == NULL)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on");
-  if (c->borrowed)
+  if (c->base.borrowed)
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "reshard_comm_shrink: the NCCL communicator is the caller's, who shrinks it by ncclCommShrink");
   if (c->ended && !c->revoked)

@@ -54,23 +54,25 @@ reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
-         (group->nlost > 0 || !c->ended) && !rs_comm_poll(&c->base, since) && !rs_late(since, c->timeout_ms))
+         (group->nlost > 0 || !c->ended) && !rs_comm_poll(&c->base, since) && !rs_late(since, c->base.timeout_ms))
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   reshard_status status =
       state == ncclSuccess
-          ? rs_nccl_create(&c->api, nccl, false, c->handle, c->timeout_ms, out)
+          ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, out)
           : rs_error(RESHARD_ERROR_PEER, "%s: the new communicator is not there (NCCL error %d)", call, (int)state);
   if (status != RESHARD_SUCCESS) {
     rs_nccl_abort(c, nccl);
     return status;
   }
-  (*out)->base.global_ranks = (*out)->global_ranks = group->global_ranks;
+  (*out)->base.global_ranks = group->global_ranks;
   group->global_ranks = NULL;
   (void)rs_board_join(&(*out)->base, &c->base);
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_nccl_split(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+reshard_status rs_nccl_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  if (group->nlost > 0)
+    return rs_nccl_shrink(comm, group, part);
   rs_nccl *c = rs_nccl_of(comm), *made = NULL;
   ncclComm_t nccl = NULL;
   reshard_status status = split_nccl(c, group, &nccl);

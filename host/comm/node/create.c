@@ -57,7 +57,7 @@ static void free_node(rs_node *c) {
   free(c->progress);
   free(c->compared);
   free(c->there);
-  free(c->global_ranks);
+  free(c->base.global_ranks);
   free(c);
 }
 
@@ -77,9 +77,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   reshard_status status;
   RS_TRY(rs_alloc_zero(&c, 1, sizeof *c));
   pthread_mutex_init(&c->ending, NULL);
-  c->base = (struct reshard_comm_s){.ops = &rs_node_ops, .rank = rank, .size = size, .locals = 1, .process.lanes = 1};
-  c->base.group = c;
-  c->base.process.lane_devices = &c->base.device;
+  rs_comm_init(&c->base, &rs_node_ops, rank, size);
   c->base.messages.mailbox = slot_bytes(size);
   atomic_init(&c->users, 1);
   RS_TRY_GOTO(status, rs_alloc(&c->sockets, size, sizeof *c->sockets), fail);
@@ -89,7 +87,7 @@ reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, 
   RS_TRY_GOTO(status, rs_alloc(&c->missing, size, sizeof *c->missing), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&c->compared, size, sizeof *c->compared), fail);
   RS_TRY_GOTO(status, rs_alloc_zero(&c->there, 2 * size, sizeof *c->there), fail);
-  c->base.global_ranks = c->global_ranks = global_ranks;
+  c->base.global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;
 fail:
@@ -121,7 +119,7 @@ void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status,
         .job = job,
         .size = c->base.size,
         .rank = c->base.rank,
-        .timeout_ms = c->timeout_ms,
+        .timeout_ms = c->base.timeout_ms,
         .uid = (int32_t)geteuid(),
         .device = c->base.device != NULL ? (int32_t)c->base.device->type : 0};
   if (c != NULL && status == RESHARD_SUCCESS)
@@ -160,7 +158,8 @@ static reshard_status error_absent(const node_joining *j) {
     if (r != j->c->base.rank && j->c->sockets[r] < 0)
       few[n++] = rs_node_name(j->c, r);
   return rs_error(RESHARD_ERROR_TIMEOUT, "%s: connecting %lld processes: not done within %lld ms; missing: %s", j->call,
-                  (long long)j->c->base.size, (long long)j->c->timeout_ms, rs_ranges_text(text, sizeof text, n, few));
+                  (long long)j->c->base.size, (long long)j->c->base.timeout_ms,
+                  rs_ranges_text(text, sizeof text, n, few));
 }
 
 static reshard_status error_of(const node_joining *j, int64_t rank, int failed) {
@@ -264,7 +263,7 @@ static void collect_verdict(const node_joining *j, rs_node_step step, node_verdi
       failed = rs_node_receive_from(j->c, r, step, &other, sizeof other, NULL, end);
     if (failed == ETIMEDOUT)
       set_verdict(&other, rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
-                                   (long long)j->c->timeout_ms, (long long)rs_node_name(j->c, r)));
+                                   (long long)j->c->base.timeout_ms, (long long)rs_node_name(j->c, r)));
     else if (failed != 0)
       set_verdict(&other, error_of(j, r, failed));
     bool reason = other.status != RESHARD_ERROR_PEER && other.status != RESHARD_SUCCESS;
@@ -296,7 +295,7 @@ static reshard_status agree_by_sockets(const node_joining *j, rs_node_step step,
       return status; /* a peer that is gone may have gone because rank 0 has */
     if (failed == ETIMEDOUT)
       return rs_error(RESHARD_ERROR_TIMEOUT, "%s: not done within %lld ms; missing: %lld", j->call,
-                      (long long)c->timeout_ms, (long long)rs_node_name(c, 0));
+                      (long long)c->base.timeout_ms, (long long)rs_node_name(c, 0));
     if (failed != 0)
       return error_of(j, 0, failed);
   }
@@ -363,7 +362,6 @@ static reshard_status pin_block(rs_node *c) {
     return RESHARD_SUCCESS;
   RS_TRY(device->processes->pin(device, c->block, (size_t)(ranks + c->base.size * (int64_t)sizeof(rs_node_rank)),
                                 &c->pinned));
-  c->base.timeout_ms = c->timeout_ms;
   c->base.waits.ended = c->pinned; /* the block begins with it */
   c->base.waits.late = (int64_t *)((char *)c->pinned + own + (int64_t)offsetof(rs_node_rank, late));
   return RESHARD_SUCCESS;
@@ -381,7 +379,7 @@ static reshard_status map_block(rs_node *c, int fd) {
 }
 
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener) {
-  node_joining j = {c, call, addresses, listener, rs_node_deadline(c->timeout_ms), 0};
+  node_joining j = {c, call, addresses, listener, rs_node_deadline(c->base.timeout_ms), 0};
   int fd = -1;
   if (c->base.device->processes != NULL)
     c->base.messages.mailbox = 0; /* those of GPUs are in their memory */

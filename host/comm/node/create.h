@@ -29,7 +29,7 @@ void rs_node_release(rs_node *c);
 
 /* files.c. Local: imports of the handle, of no file yet. */
 reshard_status rs_node_mark_ranks(rs_node *c);
-/* rs_comm_ops.pass and take. */
+/* rs_neighbour_ops.pass and take. */
 reshard_status rs_node_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
 reshard_status rs_node_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
 

@@ -59,7 +59,7 @@ static reshard_status end_if_late(rs_node *c, bool waits) {
   for (int64_t r = 0; r < c->base.size; r++)
     c->missing[r] = rs_node_name(c, r) == rank && told > 0;
   if (told > 0)
-    status = rs_comm_error_timeout(rs_node_named(c), "execute on the GPU", c->timeout_ms,
+    status = rs_comm_error_timeout(rs_node_named(c), "execute on the GPU", c->base.timeout_ms,
                                    rs_ranges_text(text, sizeof text, 1, &rank));
   else
     status = rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
@@ -69,7 +69,7 @@ static reshard_status end_if_late(rs_node *c, bool waits) {
 }
 
 reshard_status rs_node_check(rs_node *c, bool waits) {
-  if (c->quit)
+  if (c->base.life.quit)
     return rs_comm_error_destroyed(&c->base);
   rs_node_why storage;
   const rs_node_why *why = find_end(c, &storage);
@@ -82,17 +82,15 @@ reshard_status rs_node_check(rs_node *c, bool waits) {
              : rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %s", why->text);
 }
 
-reshard_status rs_node_abort(reshard_comm comm) {
-  rs_node *c = rs_node_of(comm);
+void rs_node_abort(rs_node *c) {
   char text[64];
   int64_t none = 0;
-  rs_comm_abort_text(text, sizeof text, comm->rank);
-  atomic_compare_exchange_strong(&c->block->aborted, &none, comm->rank + 1);
+  rs_comm_abort_text(text, sizeof text, c->base.rank);
+  atomic_compare_exchange_strong(&c->block->aborted, &none, c->base.rank + 1);
   rs_node_end(c, RESHARD_ERROR_PEER, text, NULL);
-  return RESHARD_SUCCESS;
 }
 
-int64_t rs_node_missing(reshard_comm comm, int64_t *ranks) {
+int64_t rs_node_absent(reshard_comm comm, int64_t *ranks) {
   const rs_node *c = rs_node_of(comm);
   int64_t n = 0, by = atomic_load(&c->block->ended);
   for (int64_t r = 0; r < comm->size && by != 0; r++)

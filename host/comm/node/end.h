@@ -11,7 +11,7 @@ bool rs_node_has_ended(const rs_node *c);
 /* The communicator ends with this rank's last error, if it has not. missing: [n], NULL: none. */
 reshard_status rs_node_give_up(rs_node *c, reshard_status status, const bool *missing);
 void rs_node_end(rs_node *c, reshard_status status, const char *text, const bool *missing);
-reshard_status rs_node_abort(reshard_comm comm);
-int64_t rs_node_missing(reshard_comm comm, int64_t *ranks);
+void rs_node_abort(rs_node *c);
+int64_t rs_node_absent(reshard_comm comm, int64_t *ranks);
 
 #endif

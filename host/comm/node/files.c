@@ -50,17 +50,17 @@ static reshard_status look_at_passing(rs_node *c, int64_t rank, int64_t since) {
   c->missing[rank] = true;
   rs_node_show_wait(c);
   rs_comm_await(rs_node_named(c), 1, &name);
-  if (!rs_late(since, c->timeout_ms))
+  if (!rs_late(since, c->base.timeout_ms))
     return RESHARD_SUCCESS;
   snprintf(text, sizeof text, "%lld", (long long)name);
   const char *step = of_gpus(c) ? "memory of GPUs" : "memory files";
-  return rs_node_give_up(c, rs_comm_error_timeout(rs_node_named(c), step, c->timeout_ms, text), c->missing);
+  return rs_node_give_up(c, rs_comm_error_timeout(rs_node_named(c), step, c->base.timeout_ms, text), c->missing);
 }
 
 /* The system has no room for it now: a user's descriptors that are under way are limited, and there is its memory. */
 static bool is_held(const rs_node *c, int failed, bool with_descriptor, int64_t since) {
   if (failed == ETOOMANYREFS)
-    return rs_now_ns() - since < HELD_NS && !rs_late(since, (c->timeout_ms + 1) / 2);
+    return rs_now_ns() - since < HELD_NS && !rs_late(since, (c->base.timeout_ms + 1) / 2);
   return !with_descriptor && (failed == ENOBUFS || failed == ENOMEM);
 }
 

@@ -34,15 +34,6 @@ typedef struct rs_node_doorbell {
   _Atomic uint32_t sleeps; /* the number of rings at which it has gone to sleep last */
 } rs_node_doorbell;
 
-/* Part of a rank in a meeting. Parts of two meetings one after the other are apart. */
-typedef struct rs_node_visit {
-  uint64_t call; /* hash: unequal ones are different calls */
-  uint64_t subject;
-  int64_t status;
-  rs_stamp caller;
-  char record[RS_COMM_RECORD]; /* of an all-gather; text of a status that is no success */
-} rs_node_visit;
-
 /* Executes that a rank's host has given to streams, in the order of its calls. */
 typedef struct rs_node_executes {
   atomic_bool captured;  /* some are in graphs, whose launches nobody counts: no rank compares its own with them */
@@ -72,7 +63,8 @@ typedef struct rs_node_rank {
   int64_t late;
   _Atomic uint64_t closings; /* of which it has closed all that it had open */
   _Atomic int64_t waited;    /* time at which it looked last whether its wait is over, by the node's clock; 0: it is */
-  rs_node_visit visits[2];
+  rs_visit visits[2];        /* of two meetings one after the other */
+  int64_t status[2];         /* that it brings to them; the text of an error is in the record */
   rs_node_executes executes;
   rs_node_why why;
   rs_node_loss loss;
@@ -96,13 +88,11 @@ typedef struct rs_node_memory {
 
 typedef struct rs_node {
   struct reshard_comm_s base;
-  atomic_bool quit; /* the handle was destroyed, and transfers hold it */
   atomic_int users;
   struct rs_node *parent; /* that it was split from: an abort of that ends it */
   reshard_comm whole;     /* the communicator whose ranks on this node these are: errors name its; NULL: none */
   reshard_status (*look)(reshard_comm whole); /* SUCCESS, or why that has ended; NULL: nobody asks */
   reshard_device handle;
-  int64_t timeout_ms;
   int spins;                /* before a wait sleeps */
   rs_node_memory *block;    /* with the places of the other parts: */
   _Atomic uint8_t *losses;  /* [n * n] ranks that the one who ends it waited for */
@@ -115,7 +105,6 @@ typedef struct rs_node {
   struct rs_node_boxes *boxes; /* mailboxes in memory of GPUs; NULL: none were needed yet, or ranks have CPUs */
   int *sockets;                /* [n]; -1: this rank's own */
   pthread_mutex_t ending;      /* of this rank's reason */
-  int64_t *global_ranks;       /* of base */
   uint64_t meetings;           /* come to */
   bool due;                    /* in `together`, and its meeting was not held yet */
   char *gathered;              /* [n * RS_COMM_RECORD] */
@@ -130,7 +119,7 @@ static inline rs_node *rs_node_of(reshard_comm comm) { return (rs_node *)comm; }
 /* The communicator whose calls an error names, and the number of a rank there. */
 static inline reshard_comm rs_node_named(rs_node *c) { return c->whole != NULL ? c->whole : &c->base; }
 static inline int64_t rs_node_name(const rs_node *c, int64_t rank) {
-  return c->whole != NULL ? c->global_ranks[rank] : rank;
+  return c->whole != NULL ? c->base.global_ranks[rank] : rank;
 }
 static inline rs_node_rank *rs_node_own_rank(const rs_node *c) { return &c->ranks[c->base.rank]; }
 static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
@@ -145,15 +134,14 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 
 /* exchange.c */
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
+reshard_status rs_node_reserve(reshard_comm comm, const rs_links *links);
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
-/* wait.c: rs_comm_ops.await_closed. */
+/* wait.c: rs_neighbour_ops.await_closed. */
 void rs_node_await_closed(reshard_comm comm, uint64_t n);
 
 /* split.c */
-reshard_status rs_node_split(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
-reshard_status rs_node_shrink(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
+reshard_status rs_node_make_part(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
 
 extern const rs_comm_ops rs_node_ops;
 

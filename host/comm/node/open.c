@@ -28,12 +28,12 @@ static reshard_status read_options(rs_node *c, const reshard_node_options *optio
     RS_TRY(RS_SIZED(reshard_node_options, options));
     if (options->timeout_ms < 0)
       return rs_error(RESHARD_ERROR_INVALID, "%s: timeout_ms %lld ms", call, (long long)options->timeout_ms);
-    c->timeout_ms = options->timeout_ms;
+    c->base.timeout_ms = options->timeout_ms;
     if (options->job != NULL)
       *job = rs_hash(1, options->job, strlen(options->job));
   }
-  if (c->timeout_ms == 0)
-    RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", &c->timeout_ms));
+  if (c->base.timeout_ms == 0)
+    RS_TRY(rs_environment_number("RESHARD_TIMEOUT_MS", &c->base.timeout_ms));
   if (device != NULL)
     c->handle = reshard_device_retain(device);
   else

@@ -17,25 +17,19 @@
 static reshard_status create_part(rs_node *c, rs_split_group *group, rs_node **out) {
   RS_TRY(rs_node_alloc(group->n, group->key, group->global_ranks, out));
   group->global_ranks = NULL;
-  (*out)->timeout_ms = c->timeout_ms;
+  (*out)->base.timeout_ms = c->base.timeout_ms;
   (*out)->handle = reshard_device_retain(c->handle);
   (*out)->base.device = c->base.device;
   return rs_board_join(&(*out)->base, &c->base);
 }
 
-reshard_status rs_node_split(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_node *c = rs_node_of(comm), *made = NULL;
-  reshard_status status = group->n > 0 ? create_part(c, group, &made) : RESHARD_SUCCESS;
-  if (made != NULL) {
-    made->parent = c;
+static reshard_status split_node(rs_node *c, rs_split_group *group, rs_node **made) {
+  reshard_status status = group->n > 0 ? create_part(c, group, made) : RESHARD_SUCCESS;
+  if (*made != NULL) {
+    (*made)->parent = c;
     atomic_fetch_add(&c->users, 1);
   }
-  status = rs_node_connect(comm, "reshard_comm_split", status, made, group->ranks);
-  if (status == RESHARD_SUCCESS && made != NULL)
-    *part = &made->base;
-  else if (made != NULL)
-    rs_node_release(made);
-  return status;
+  return rs_node_connect(&c->base, "reshard_comm_split", status, *made, group->ranks);
 }
 
 /* --- Shrinks ------------------------------------------------------------------------------------------------------ */
@@ -82,11 +76,9 @@ static reshard_status pause_shrink(rs_shrink *s, int64_t since) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_node_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_node *c = rs_node_of(comm), *made = NULL;
-  node_shrink s = {.base = {.comm = comm,
+static reshard_status shrink_node(rs_node *c, rs_split_group *group, rs_node **made) {
+  node_shrink s = {.base = {.comm = &c->base,
                             .group = group,
-                            .timeout_ms = c->timeout_ms,
                             .look = read_loss,
                             .gone = is_gone,
                             .miss = miss_rank,
@@ -94,13 +86,13 @@ reshard_status rs_node_shrink(reshard_comm comm, rs_split_group *group, reshard_
   rs_node_address address;
   char text[64];
   int listener = -1;
-  rs_comm_shrunk_text(text, sizeof text, comm->rank);
+  rs_comm_shrunk_text(text, sizeof text, c->base.rank);
   rs_node_end(c, RESHARD_ERROR_PEER, text, NULL);
   reshard_status status = rs_shrink_begin(&s.base);
   RS_THEN(status, rs_alloc(&s.addresses, group->n, sizeof *s.addresses));
-  RS_THEN(status, create_part(c, group, &made));
+  RS_THEN(status, create_part(c, group, made));
   if (status == RESHARD_SUCCESS) {
-    rs_node_make_address(made, 0, status, &address, &listener);
+    rs_node_make_address(*made, 0, status, &address, &listener);
     status = (reshard_status)address.status;
   }
   if (status == RESHARD_SUCCESS) {
@@ -108,18 +100,24 @@ reshard_status rs_node_shrink(reshard_comm comm, rs_split_group *group, reshard_
     show_loss(&s.base, &address, false);
     status = rs_shrink_await(&s.base);
     if (status == RESHARD_SUCCESS) {
-      status = rs_node_join(made, "reshard_comm_shrink", s.addresses, listener);
+      status = rs_node_join(*made, "reshard_comm_shrink", s.addresses, listener);
       listener = -1;
     }
     show_loss(&s.base, NULL, status == RESHARD_ERROR_MISMATCH);
   }
   if (listener >= 0)
     close(listener);
-  if (status == RESHARD_SUCCESS)
+  rs_shrink_end(&s.base);
+  free(s.addresses);
+  return status;
+}
+
+reshard_status rs_node_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  rs_node *c = rs_node_of(comm), *made = NULL;
+  reshard_status status = group->nlost > 0 ? shrink_node(c, group, &made) : split_node(c, group, &made);
+  if (status == RESHARD_SUCCESS && made != NULL)
     *part = &made->base;
   else if (made != NULL)
     rs_node_release(made);
-  rs_shrink_end(&s.base);
-  free(s.addresses);
   return status;
 }

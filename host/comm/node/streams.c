@@ -293,7 +293,7 @@ static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   int64_t chunks = count_chunks(b, turn);
-  const uint32_t subject = (uint32_t)c->base.subject; /* ranks that execute different transfers find that out */
+  const uint32_t subject = (uint32_t)c->base.meets.subject; /* ranks that execute different transfers find that out */
   for (int64_t k = 0; k < chunks; k++) {
     RS_TRY(copy_chunks(c, turn, true, k, total_bytes));
     mark_peers(c, turn, k);

@@ -28,23 +28,16 @@ static bool all_came(const rs_node *c) {
   return true;
 }
 
-static const rs_node_visit *visit_of(const rs_node *c, int64_t rank) { return &c->ranks[rank].visits[c->meetings % 2]; }
+static rs_visit *visit_of(const rs_node *c, int64_t rank) { return &c->ranks[rank].visits[c->meetings % 2]; }
 
 /* The same on every rank, since all look at the same visits. */
 static reshard_status compare_visits(rs_node *c) {
   for (int64_t r = 0; r < c->base.size; r++) {
-    const rs_node_visit *v = visit_of(c, r);
-    if (v->status != RESHARD_SUCCESS)
-      return rs_error((reshard_status)v->status, "rank %lld: %s", (long long)r, v->record);
+    int64_t status = c->ranks[r].status[c->meetings % 2];
+    if (status != RESHARD_SUCCESS)
+      return rs_error((reshard_status)status, "rank %lld: %s", (long long)r, visit_of(c, r)->record);
   }
-  for (int64_t r = 1; r < c->base.size; r++) {
-    const rs_node_visit *a = visit_of(c, 0), *b = visit_of(c, r);
-    if (a->subject != b->subject && a->subject != 0 && b->subject != 0)
-      return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
-    if (a->call != b->call)
-      return rs_comm_error_calls(&c->base, r);
-  }
-  return RESHARD_SUCCESS;
+  return rs_visits_compare(&c->base, visit_of(c, 0), sizeof *c->ranks);
 }
 
 /* --- Executes on streams ------------------------------------------------------------------------------------------ */
@@ -128,15 +121,12 @@ static reshard_status hold_meeting(rs_node *c, reshard_status status, const void
   RS_TRY(rs_node_check(c, false));
   c->due = false;
   c->meetings++;
-  rs_node_visit *v = &rs_node_own_rank(c)->visits[c->meetings % 2];
-  rs_call_stamp(&c->base, &v->caller);
-  v->call = rs_hash((uint64_t)bytes, v->caller.name, strlen(v->caller.name));
-  v->subject = c->base.subject;
-  v->status = status;
+  rs_visit *v = visit_of(c, c->base.rank);
+  rs_visit_fill(&c->base, v, 0, mine, (size_t)rs_max(bytes, 0));
+  rs_node_own_rank(c)->status[c->meetings % 2] = status;
   if (status != RESHARD_SUCCESS)
     snprintf(v->record, sizeof v->record, "%s", reshard_last_error());
-  else if (bytes > 0)
-    memcpy(v->record, mine, (size_t)bytes);
+  v->call = rs_hash((uint64_t)bytes, v->caller.name, strlen(v->caller.name));
   atomic_store(&c->block->came[c->base.rank], c->meetings);
   if (all_came(c)) {
     rs_node_ring_all(c);
@@ -159,31 +149,20 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status) {
   return c->due ? hold_meeting(c, status, NULL, -1) : status;
 }
 
-static reshard_status node_meet(reshard_comm comm) { return rs_node_meet(rs_node_of(comm), RESHARD_SUCCESS); }
-
-static reshard_status node_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+static reshard_status node_meet(reshard_comm comm, const rs_meeting *m) {
   rs_node *c = rs_node_of(comm);
+  if (m->scope == RS_MEET_END)
+    return rs_node_meet(c, m->status);
+  if (m->scope == RS_MEET_ALL) {
+    RS_TRY(hold_meeting(c, RESHARD_SUCCESS, m->record, (int64_t)m->bytes));
+    rs_visits_pack(comm, m->bytes, c->gathered);
+    *m->all = c->gathered;
+    return RESHARD_SUCCESS;
+  }
   RS_TRY(rs_node_check(c, false));
-  c->due = true;
-  reshard_status status = run(1, &mine);
-  RS_WAIT(comm, "meeting");
-  return rs_node_meet(c, status);
-}
-
-static reshard_status node_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
-  rs_node *c = rs_node_of(comm);
-  RS_TRY(hold_meeting(c, RESHARD_SUCCESS, mine, (int64_t)bytes));
-  for (int64_t r = 0; r < comm->size; r++)
-    memcpy(c->gathered + (size_t)r * bytes, visit_of(c, r)->record, bytes);
-  *all = c->gathered;
+  c->due = c->due || m->scope == RS_MEET_BEGIN;
   return RESHARD_SUCCESS;
 }
-
-static void node_caller(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
-  *stamp = visit_of(rs_node_of(comm), rank)->caller;
-}
-
-static reshard_status node_alive(reshard_comm comm) { return rs_node_check(rs_node_of(comm), false); }
 
 /* Tells the ranks that wait for this one, or will. */
 static void tell_left(rs_node *c) {
@@ -191,9 +170,13 @@ static void tell_left(rs_node *c) {
   rs_node_ring_all(c);
 }
 
-static void node_quit(reshard_comm comm) {
-  rs_node_of(comm)->quit = true;
-  tell_left(rs_node_of(comm));
+static bool node_end(reshard_comm comm, rs_end what) {
+  rs_node *c = rs_node_of(comm);
+  if (what == RS_END_ABORT)
+    rs_node_abort(c);
+  if (what == RS_END_CALLS)
+    tell_left(c);
+  return false;
 }
 
 /* Parts that were split from it keep the block alone. */
@@ -206,25 +189,20 @@ static void node_destroy(reshard_comm comm) {
   rs_node_release(c);
 }
 
+static const rs_message_ops node_messages = {.mailbox = rs_node_mailbox};
+static const rs_neighbour_ops node_neighbours = {
+    .pass = rs_node_pass, .take = rs_node_take, .await_closed = rs_node_await_closed, .show = node_show};
+
 const rs_comm_ops rs_node_ops = {
     .name = "node",
     .one_node = true,
-    .together = node_together,
+    .messages = &node_messages,
+    .neighbours = &node_neighbours,
     .meet = node_meet,
-    .allgather = node_allgather,
-    .show = node_show,
     .exchange = rs_node_exchange,
-    .reserve = rs_node_reserve,
-    .mailbox = rs_node_mailbox,
-    .pass = rs_node_pass,
-    .take = rs_node_take,
-    .await_closed = rs_node_await_closed,
-    .split = rs_node_split,
-    .shrink = rs_node_shrink,
-    .missing = rs_node_missing,
-    .caller = node_caller,
-    .alive = node_alive,
-    .abort = rs_node_abort,
-    .quit = node_quit,
+    .connect = rs_node_reserve,
+    .make = rs_node_make_part,
+    .absent = rs_node_absent,
+    .end = node_end,
     .destroy = node_destroy,
 };

@@ -90,7 +90,8 @@ static int64_t count_silent(const rs_node *c, int64_t since) {
 /* A rank that waits itself is held up by another: that one is missing in its place, unless all are so. If a rank that
  * this one waits for is silent, no other is looked for: that may be there, and work. */
 static void excuse_waiting(rs_node *c) {
-  int64_t since = rs_now_ns() - rs_min(c->timeout_ms * 1000000 / 2, (int64_t)SILENT_MS * 1000000), n = c->base.size;
+  int64_t since = rs_now_ns() - rs_min(c->base.timeout_ms * 1000000 / 2, (int64_t)SILENT_MS * 1000000),
+          n = c->base.size;
   if (count_silent(c, since) == 0)
     follow_waits(c, since);
   int64_t silent = count_silent(c, since);
@@ -102,7 +103,7 @@ static void excuse_waiting(rs_node *c) {
 static reshard_status look_around(rs_node *c, rs_node_wait *w) {
   char text[160];
   int64_t few[64], n = 0; /* a text has no room for more */
-  bool late = rs_late(w->since, c->timeout_ms);
+  bool late = rs_late(w->since, c->base.timeout_ms);
   memset(c->missing, 0, (size_t)c->base.size * sizeof *c->missing);
   w->mark(c, w->user);
   rs_node_show_wait(c);
@@ -116,7 +117,7 @@ static reshard_status look_around(rs_node *c, rs_node_wait *w) {
       few[n++] = r;
   if (n > 0 && late)
     return rs_node_give_up(
-        c, rs_comm_error_timeout(&c->base, w->step, c->timeout_ms, rs_ranges_text(text, sizeof text, n, few)),
+        c, rs_comm_error_timeout(&c->base, w->step, c->base.timeout_ms, rs_ranges_text(text, sizeof text, n, few)),
         c->missing);
   rs_comm_await(&c->base, n, few);
   return RESHARD_SUCCESS;
@@ -209,7 +210,7 @@ static bool all_closed(const rs_node *c, uint64_t n) {
 void rs_node_await_closed(reshard_comm comm, uint64_t n) {
   rs_node *c = rs_node_of(comm);
   atomic_store(&rs_node_own_rank(c)->closings, n);
-  for (int64_t since = rs_now_ns(), ended = 0; !all_closed(c, n) && !rs_late(since, c->timeout_ms);) {
+  for (int64_t since = rs_now_ns(), ended = 0; !all_closed(c, n) && !rs_late(since, c->base.timeout_ms);) {
     if (ended == 0 && rs_node_has_ended(c)) /* others may have nothing to close */
       ended = rs_now_ns();
     if (ended != 0 && rs_late(ended, CLOSE_MS))

@@ -81,10 +81,10 @@ static reshard_status compile_lanes(int64_t n, void **all) {
 
 /* Lists the copies to one of the ranks of this process, each of which may read the lists of the others meanwhile. */
 static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
-  RS_TRY(t->comm->ops->enter(t->comm));
+  RS_TRY(t->comm->ops->threads->enter(t->comm));
   reshard_status status =
       rs_pull(t->plan, view_of_peer, NULL, (void *)offers, &binding->listed, &binding->foreign_bytes);
-  t->comm->ops->leave(t->comm);
+  t->comm->ops->threads->leave(t->comm);
   return status;
 }
 
@@ -116,7 +116,7 @@ static reshard_status direct_run(rs_execution *x) {
   rs_device *device = comm->device;
   bool apart = between_processes(comm), shown = x->t[0]->cached != NULL; /* in a meeting of this call */
   if (apart && !shown) /* within another call `together` is no meeting */
-    RS_TRY(comm->subject != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
+    RS_TRY(comm->meets.subject != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
   rs_trace_work(device, NULL, "copy", -1, rs_execution_copied(x, device));
   reshard_status status = device->work->run(device, 1, programs_of(&x->t[0]->binding), NULL);
   rs_trace_worked(device, NULL);

@@ -25,8 +25,8 @@ static reshard_status pass_one(reshard_comm comm, int64_t rank, bool from, int o
   rs_passed_file *f = &comm->memory.passed[rank];
   uint64_t number = 0;
   int fd = -1;
-  reshard_status status = from ? comm->ops->take(comm, rank, since, &number, &fd, done)
-                               : comm->ops->pass(comm, rank, since, number, own, done);
+  reshard_status status = from ? comm->ops->neighbours->take(comm, rank, since, &number, &fd, done)
+                               : comm->ops->neighbours->pass(comm, rank, since, number, own, done);
   if (fd >= 0)
     status = keep_file(comm, rank, fd);
   *done |= status != RESHARD_SUCCESS;

@@ -158,7 +158,7 @@ static reshard_status send_one(reshard_comm comm, int64_t rank, uint64_t number,
   if (!s->refused)
     made = comm->device->processes->file(comm->device, number, &fd);
   rs_error_keep(&s->first, made);
-  reshard_status status = comm->ops->pass(comm, rank, s->since, number, fd, done);
+  reshard_status status = comm->ops->neighbours->pass(comm, rank, s->since, number, fd, done);
   s->refused |= made != RESHARD_SUCCESS || status != RESHARD_SUCCESS;
   if (fd >= 0)
     close(fd);
@@ -219,7 +219,7 @@ static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
     uint64_t number = 0;
     int fd = -1;
     bool done;
-    reshard_status status = comm->ops->take(comm, with->rank, s->since, &number, &fd, &done);
+    reshard_status status = comm->ops->neighbours->take(comm, with->rank, s->since, &number, &fd, &done);
     if (!done) {
       rs_error_keep(&s->first, status);
       with->missing = status == RESHARD_SUCCESS ? with->missing : 0;

@@ -232,13 +232,13 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
   char *at, *mailbox = NULL;
   if (comm->messages.mailbox > 0)
-    RS_TRY(comm->ops->mailbox(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mailbox));
+    RS_TRY(comm->ops->messages->mailbox(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mailbox));
   at = in_mailbox ? mailbox
        : !staged  ? msg->in_place + begin
                   : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
   *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL, NULL};
   if (msg->strided.at != NULL)
-    RS_TRY(comm->ops->make_type(comm, msg->strided.runs, msg->strided.run, msg->strided.stride, &part->type));
+    RS_TRY(comm->ops->messages->make_type(comm, msg->strided.runs, msg->strided.run, msg->strided.stride, &part->type));
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)
@@ -254,7 +254,7 @@ static reshard_status make_other(packer *p, packed_message msg, bool sending, rs
   reshard_comm comm = p->transfer->comm;
   int64_t copies = p->binding->info.copies; /* one of the two runs */
   char *mailbox;
-  RS_TRY(comm->ops->mailbox(comm, part->peer, sending, 1, part->bytes, &mailbox));
+  RS_TRY(comm->ops->messages->mailbox(comm, part->peer, sending, 1, part->bytes, &mailbox));
   if (!part->in_mailbox)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;

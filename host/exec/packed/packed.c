@@ -35,7 +35,7 @@ static reshard_status reserve_exchange(int64_t n, void **all) {
     most += mine;
   }
   reshard_comm comm = ((const rs_bind_call *)all[0])->t->comm;
-  return comm->ops->reserve(comm, most);
+  return comm->ops->connect(comm, &(rs_links){.room = true, .most = most});
 }
 
 /* Connections to the peers that messages go to or come from: every rank has bound its arrays. */
@@ -55,8 +55,9 @@ static reshard_status connect_peers(reshard_transfer t) {
       receives[nreceives++] = peers[i].rank;
   }
   status = rs_agree(t->comm, status);
-  RS_THEN(status, rs_agree(t->comm, t->comm->ops->connect(t->comm, nsends, sends, nreceives, receives,
-                                                          t->messages.collective.kind, t->messages.collective.root)));
+  const rs_links links = {
+      false, 0, sends, receives, nsends, nreceives, t->messages.collective.root, t->messages.collective.kind};
+  RS_THEN(status, rs_agree(t->comm, t->comm->ops->connect(t->comm, &links)));
   free(sends);
   free(receives);
   return status;
@@ -68,7 +69,7 @@ reshard_status rs_packed_prepare(const rs_bind_calls *calls) {
   reshard_status status = rs_bind_calls_together(calls, reserve_exchange);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
     status = rs_agree(comm, status);
-  return status == RESHARD_SUCCESS && comm->ops->connect != NULL ? connect_peers(calls->rank[0]->t) : status;
+  return status == RESHARD_SUCCESS && comm->ops->connects ? connect_peers(calls->rank[0]->t) : status;
 }
 
 int64_t rs_packed_next_round(const rs_execution *x) {
@@ -156,7 +157,7 @@ reshard_status rs_packed_run(rs_execution *x) {
 static void release_types(reshard_comm comm, int64_t n, const rs_part *sends) {
   for (int64_t i = 0; i < n; i++)
     if (sends[i].type != NULL)
-      comm->ops->free_type(comm, sends[i].type);
+      comm->ops->messages->free_type(comm, sends[i].type);
 }
 
 void rs_packed_release(reshard_comm comm, rs_binding *b) {
@@ -171,10 +172,7 @@ void rs_packed_release(reshard_comm comm, rs_binding *b) {
   free(b->rounds);
   free(b->sent);
   free(b->received);
-  if (comm->ops->retire != NULL)
-    comm->ops->retire(comm, b->workspace);
-  else
-    rs_device_free(comm->device, b->workspace);
+  rs_comm_retire(comm, b->workspace);
 }
 
 const rs_path_ops rs_packed_path = {

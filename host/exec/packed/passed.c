@@ -97,7 +97,7 @@ static reshard_status make_part(packer *p, packed_message *messages, int64_t n, 
     r->passes |= sending && msg->end->hop > 0;
   }
   if (in_mailbox)
-    RS_TRY(comm->ops->mailbox(comm, peer, sending, turn, bytes, &at));
+    RS_TRY(comm->ops->messages->mailbox(comm, peer, sending, turn, bytes, &at));
   *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, turn, NULL, NULL};
   p->copies.staging = sending;
   for (int last = 0; last < 2; last++)

@@ -179,7 +179,7 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
 static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_record *mine, const rs_record **all) {
   if (t->path != &rs_mixed_path || t->comm->memory.imports != NULL)
     return RESHARD_SUCCESS;
-  RS_TRY(t->comm->ops->open_node(t->comm));
+  RS_TRY(t->comm->ops->neighbours->open(t->comm));
   rs_record_set_status(mine, find_rounds(t, arrays, mine));
   return rs_records_exchange(t->comm, t->plan, mine, all);
 }

@@ -25,17 +25,16 @@ void rs_binding_free(reshard_comm comm, const rs_path_ops *path, rs_binding *b) 
 /* A communicator of the library's own ends at its deadline, and with it what a stream waits for. Where it had ended
  * before, that is work of a graph that was launched, or that the stream came to, after its end. */
 static void stop_streams(reshard_comm comm) {
-  if (comm->ops->stop != NULL)
-    comm->ops->stop(comm);
+  (void)comm->ops->end(comm, RS_END_STREAMS);
   if (comm->timeout_ms > 0)
-    (void)comm->ops->abort(comm);
+    (void)comm->ops->end(comm, RS_END_ABORT);
 }
 
 /* A peer may have ended the communicator, and with it what a stream waits for. The caller's last error stays. */
 static void look_at_peers(reshard_comm comm) {
   rs_kept_error kept = {.status = RESHARD_SUCCESS};
   rs_error_keep(&kept, RESHARD_ERROR_INTERNAL); /* any: it may be an error of before */
-  if (comm->ops->alive(comm) != RESHARD_SUCCESS)
+  if (comm->ops->meet(comm, &(rs_meeting){.scope = RS_MEET_NOBODY}) != RESHARD_SUCCESS)
     (void)rs_error_restore(&kept);
 }
 
@@ -89,7 +88,7 @@ static reshard_transfer transfer_of(const rs_deferred_destroy *deferred) {
 void rs_transfer_await_closed(reshard_comm comm, bool closed) {
   comm->memory.closings++;
   if (closed && comm->life.deferred == NULL)
-    comm->ops->await_closed(comm, comm->memory.closings);
+    comm->ops->neighbours->await_closed(comm, comm->memory.closings);
 }
 
 /* Nothing of this rank uses it any more. */

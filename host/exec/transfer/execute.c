@@ -81,7 +81,7 @@ static reshard_status run_together(int64_t n, void **all) {
 
 /* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
 static bool meets_on_stream(reshard_transfer t) {
-  return t->streams.used && t->comm->waits.ended != NULL && t->comm->ops->show != NULL;
+  return t->streams.used && t->comm->waits.ended != NULL && t->comm->ops->neighbours->show != NULL;
 }
 
 /* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
@@ -92,7 +92,7 @@ static reshard_status end_waits(reshard_transfer t, reshard_status status) {
 static reshard_status show_others(reshard_transfer t, void *stream) {
   uint64_t capture;
   RS_TRY(t->comm->device->processes->capture(t->comm->device, stream, &capture));
-  return t->comm->ops->show(t->comm, t->key, t->streams.meeting != NULL, capture != 0);
+  return t->comm->ops->neighbours->show(t->comm, t->key, t->streams.meeting != NULL, capture != 0);
 }
 
 static reshard_status run_alone(reshard_transfer t, void *stream) {
@@ -121,10 +121,10 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
                    &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, rs_comm_global(t->comm, t->comm->rank), -1,
                                     t->plan->info.bytes, -1});
   rs_gate_come(&t->streams.gate, stream);
-  t->comm->subject =
+  t->comm->meets.subject =
       call != NULL || meets_on_stream(t) ? t->key : 0; /* within another call hosts have agreed on the transfer */
   reshard_status status = meets_on_stream(t) ? run_alone(t, stream) : run_with_others(t);
-  t->comm->subject = 0;
+  t->comm->meets.subject = 0;
   if (!t->streams.used)
     rs_trace_end(device, NULL);
   rs_call_end(&t->comm->log.calls, call, status, rs_call_time(waits, bytes));

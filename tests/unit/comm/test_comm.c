@@ -210,7 +210,7 @@ static void gather_body(void *user, int64_t rank) {
       mine[b] = (unsigned char)(rank * 7 + i * 31 + (int64_t)b);
     const void *all = NULL;
     if (status == RESHARD_SUCCESS)
-      status = comm->ops->allgather(comm, mine, bytes, &all);
+      status = rs_comm_allgather(comm, mine, bytes, &all);
     memset(mine, 0, sizeof mine); /* mine may go; what was gathered stays until my next call */
     for (int64_t r = 0; status == RESHARD_SUCCESS && r < x->n; r++)
       for (size_t b = 0; b < bytes; b++)
@@ -254,7 +254,7 @@ static void meet_body(void *user, int64_t rank) {
   for (int64_t i = 0; i < x->rounds; i++) {
     int64_t value = rank + i, sum = x->n * i + x->n * (x->n - 1) / 2;
     rs_error(RESHARD_ERROR_INVALID, "another error");
-    reshard_status status = comms[rank]->ops->together(comms[rank], sum_up, &value);
+    reshard_status status = rs_comm_together(comms[rank], sum_up, &value);
     char text[64];
     snprintf(text, sizeof text, "a sum of %lld", (long long)sum);
     wrong |= value != sum || status != (sum % 10 == 0 ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS) ||
@@ -293,9 +293,9 @@ static void differ_body(void *user, int64_t rank) {
   if (rank != odd)
     status = reshard_comm_barrier(comms[rank]);
   else if (rank % 2 == 0)
-    status = comms[rank]->ops->allgather(comms[rank], record, sizeof record, &all); /* another size */
+    status = rs_comm_allgather(comms[rank], record, sizeof record, &all); /* another size */
   else
-    status = comms[rank]->ops->together(comms[rank], must_not_run, &value);
+    status = rs_comm_together(comms[rank], must_not_run, &value);
   rank_result_set(&results[rank], status);
   status = reshard_comm_barrier(comms[rank]);
   if (status != RESHARD_SUCCESS)
@@ -436,8 +436,8 @@ CASE(abort_wakes_all_ranks) {
     for (int64_t r = 0; r < n; r++) {
       assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
       assert_int_equal(reshard_comm_abort(comms[r]), RESHARD_SUCCESS); /* again */
-      assert_int_equal(comms[r]->ops->alive(comms[r]), RESHARD_ERROR_PEER);
-      assert_int_equal(comms[r]->ops->enter(comms[r]), RESHARD_ERROR_PEER);
+      assert_int_equal(rs_comm_alive(comms[r]), RESHARD_ERROR_PEER);
+      assert_int_equal(comms[r]->ops->threads->enter(comms[r]), RESHARD_ERROR_PEER);
     }
     rank_comms_close(n, comms);
   }
@@ -485,7 +485,7 @@ static void slow_body(void *user, int64_t rank) {
   int64_t value = 0;
   for (atomic_fetch_add((atomic_int *)user, 1); atomic_load((atomic_int *)user) < 3;) /* all threads have started */
     sched_yield();
-  reshard_status status = comms[rank]->ops->together(comms[rank], slow, &value);
+  reshard_status status = rs_comm_together(comms[rank], slow, &value);
   rank_result_set(&results[rank], value == 77 ? status : RESHARD_ERROR_INTERNAL);
 }
 
@@ -506,7 +506,7 @@ CASE(test_running_meeting) {
     if (aborting)
       rank_thread_join(aborter);
     assert_all(3, RESHARD_SUCCESS, "");
-    assert_int_equal(comms[0]->ops->alive(comms[0]), aborting ? RESHARD_ERROR_PEER : RESHARD_SUCCESS);
+    assert_int_equal(rs_comm_alive(comms[0]), aborting ? RESHARD_ERROR_PEER : RESHARD_SUCCESS);
     rank_comms_close(3, comms);
   }
 }
@@ -520,23 +520,23 @@ static void reading_body(void *user, int64_t rank) {
   const void *all;
   int64_t *address = rank == 0 ? shown : &mine; /* rank 1 shows its stack */
   reshard_comm comm = comms[rank];
-  reshard_status status = comm->ops->allgather(comm, &address, sizeof address, &all);
-  if (rank == 0 && status == RESHARD_SUCCESS && comm->ops->enter(comm) == RESHARD_SUCCESS) {
+  reshard_status status = rs_comm_allgather(comm, &address, sizeof address, &all);
+  if (rank == 0 && status == RESHARD_SUCCESS && comm->ops->threads->enter(comm) == RESHARD_SUCCESS) {
     const int64_t *other;
     memcpy(&other, (const char *)all + sizeof other, sizeof other);
     rank_comms_limit(comm, 100); /* from here on: rank 1 gives up long before this one has read */
     atomic_store(&stage, 1);
-    for (int after = 0; after < 5; after += comm->ops->alive(comm) != RESHARD_SUCCESS) {
+    for (int after = 0; after < 5; after += rs_comm_alive(comm) != RESHARD_SUCCESS) {
       test_sleep_ms(20);
       if (*other != 5)
         status = RESHARD_ERROR_INTERNAL;
     }
-    comm->ops->leave(comm);
+    comm->ops->threads->leave(comm);
   }
   while (rank == 1 && atomic_load(&stage) == 0)
     test_sleep_ms(1);
   if (status == RESHARD_SUCCESS)
-    status = comm->ops->together(comm, slow, &value);
+    status = rs_comm_together(comm, slow, &value);
   mine = 6; /* my memory is mine again */
   rank_result_set(&results[rank], status);
 }
@@ -566,7 +566,7 @@ static reshard_status run_ring(int64_t n, void **all) {
     bytes += turns[r].nreceives > 0 ? rings[r]->receive.bytes : 0;
   }
   reshard_comm comm = turns[0].comm;
-  RS_TRY(comm->ops->reserve(comm, n));
+  RS_TRY(comm->ops->connect(comm, &(rs_links){.room = true, .most = n}));
   return comm->ops->exchange(n, turns, bytes);
 }
 
@@ -586,7 +586,7 @@ static void ring_body(void *user, int64_t rank) {
     mine.send = (rs_part){.peer = next, .at = mine.out, .bytes = 1 + (rank + i) % 60 - (rank == x->spoiled)};
     mine.receive = (rs_part){.peer = before, .at = mine.in, .bytes = 1 + (before + i) % 60};
     mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL, NULL};
-    status = comms[rank]->ops->together(comms[rank], run_ring, &mine);
+    status = rs_comm_together(comms[rank], run_ring, &mine);
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
       x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);
   }

@@ -204,7 +204,7 @@ CASE(child_uses_local_communicators_or_finds_them_ended) {
     rank_thread *thread = rank_thread_start(wait_body, &waiting);
     while (!is_waited_in(rs_team_of(waiting.comms[0])))
       test_sleep_ms(1);
-    assert_int_equal(waiting.comms[2]->ops->enter(waiting.comms[2]), RESHARD_SUCCESS);
+    assert_int_equal(waiting.comms[2]->ops->threads->enter(waiting.comms[2]), RESHARD_SUCCESS);
     pid_t child = start_child();
     if (child == 0) {
       execute_in_child(&idle, 77);
@@ -221,7 +221,7 @@ CASE(child_uses_local_communicators_or_finds_them_ended) {
       _exit(0);
     }
     assert_true(child_is_good(child));
-    waiting.comms[2]->ops->leave(waiting.comms[2]);
+    waiting.comms[2]->ops->threads->leave(waiting.comms[2]);
     rows_to_columns_must_execute(&idle);
     assert_int_equal(reshard_comm_abort(waiting.comms[0]), RESHARD_SUCCESS);
     rank_thread_join(thread);
@@ -244,7 +244,7 @@ CASE(test_busy_ranks) {
       while (!is_waited_in(rs_team_of(s.comms[0])))
         test_sleep_ms(1);
     } else {
-      assert_int_equal(s.comms[2]->ops->enter(s.comms[2]), RESHARD_SUCCESS);
+      assert_int_equal(s.comms[2]->ops->threads->enter(s.comms[2]), RESHARD_SUCCESS);
     }
     if (way == ABORTED)
       assert_int_equal(reshard_comm_abort(s.comms[0]), RESHARD_SUCCESS);
@@ -257,7 +257,7 @@ CASE(test_busy_ranks) {
     }
     assert_true(child_is_good(child));
     if (way != WAITS)
-      s.comms[2]->ops->leave(s.comms[2]);
+      s.comms[2]->ops->threads->leave(s.comms[2]);
     reshard_comm_abort(s.comms[0]);
     if (thread != NULL)
       rank_thread_join(thread);

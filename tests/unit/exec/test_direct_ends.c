@@ -246,7 +246,7 @@ static void come_late(processes *all, int64_t rank, void *user) {
   CHILD_CHECK(matrix_bind(&s, s.src, RESHARD_PATH_DIRECT, false) == RESHARD_SUCCESS);
   memset(s.dst, 0x5a, (size_t)s.elements * sizeof *s.dst);
   fill_rows(&s, s.src, 1);
-  rs_node_of(s.comm)->timeout_ms = 2000; /* of the execute alone */
+  s.comm->timeout_ms = 2000; /* of the execute alone */
   processes_wait(all, 0, 3);
   if (rank == 1)
     processes_wait(all, 1, 3); /* until the others have given up */

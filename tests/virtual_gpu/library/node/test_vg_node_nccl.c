@@ -32,13 +32,12 @@ static reshard_status count_exchange(int64_t n, const rs_turn *turns, int64_t to
   return counted.original->exchange(n, turns, total_bytes);
 }
 
-static reshard_status count_connections(reshard_comm comm, int64_t nsends, const int64_t *sends, int64_t nreceives,
-                                        const int64_t *receives, reshard_collective kind, int64_t root) {
-  for (int64_t i = 0; i < nsends; i++)
-    counted.within += on_one_node(counted.nodes, sends[i], comm->rank);
-  for (int64_t i = 0; i < nreceives; i++)
-    counted.within += on_one_node(counted.nodes, receives[i], comm->rank);
-  return counted.original->connect(comm, nsends, sends, nreceives, receives, kind, root);
+static reshard_status count_connections(reshard_comm comm, const rs_links *links) {
+  for (int64_t i = 0; i < links->nsends; i++)
+    counted.within += on_one_node(counted.nodes, links->sends[i], comm->rank);
+  for (int64_t i = 0; i < links->nreceives; i++)
+    counted.within += on_one_node(counted.nodes, links->receives[i], comm->rank);
+  return counted.original->connect(comm, links);
 }
 
 static void count_of(nccl_world *w) {

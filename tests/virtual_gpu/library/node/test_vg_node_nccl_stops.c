@@ -63,7 +63,7 @@ static void lose_one_on_stream(moving_rank *me) {
   if (me->rank != 3)
     NEED(me, reshard_execute(me->transfer, me->stream) == RESHARD_SUCCESS);
   if (me->rank == 1) {
-    while (cudaStreamQuery(me->stream) == cudaErrorNotReady && me->comm->ops->alive(me->comm) == RESHARD_SUCCESS)
+    while (cudaStreamQuery(me->stream) == cudaErrorNotReady && rs_comm_alive(me->comm) == RESHARD_SUCCESS)
       test_sleep_ms(5);
     NEED(me, strstr(reshard_last_error(), "execute on the GPU: not done within 300 ms; missing: 3") != NULL);
     NEED(me, reshard_comm_barrier(me->comm) == RESHARD_ERROR_PEER);
@@ -172,12 +172,14 @@ typedef struct opening {
 } opening;
 
 /* After the ranks have shown their places comes the all-gather of their addresses. */
-static reshard_status gather_and_hold(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
+static reshard_status gather_and_hold(reshard_comm comm, const rs_meeting *meeting) {
   const size_t places = 3 * sizeof(int64_t);
   opening *o = (opening *)((char *)comm->ops - offsetof(opening, holding));
-  reshard_status status = o->ops->allgather(comm, mine, bytes, all);
-  bool addresses = o->last == places && bytes != places;
-  o->last = bytes;
+  reshard_status status = o->ops->meet(comm, meeting);
+  if (meeting->scope != RS_MEET_ALL)
+    return status;
+  bool addresses = o->last == places && meeting->bytes != places;
+  o->last = meeting->bytes;
   if (addresses) {
     node_gather_meet(&o->gate);
     node_gather_meet(&o->gate);
@@ -209,7 +211,7 @@ static void open_and_abort(moving_rank *me) {
   if (me->rank == o->held) {
     o->ops = me->comm->ops;
     o->holding = *o->ops;
-    o->holding.allgather = gather_and_hold;
+    o->holding.meet = gather_and_hold;
     me->comm->ops = &o->holding;
   }
   if (me->rank == o->aborts)
