@@ -122,6 +122,19 @@ static double find_most(const busy_ranks *b, bool kept) {
   return most;
 }
 
+/* Lines between rows (side 0) or columns whose ranks, at[i] * step, are of different domains. cell: of a row, or of a
+ * column; length: of the lines. */
+static void draw_domains(rs_text *out, const world_plan *p, int side, int64_t n, const int64_t *at, int64_t step,
+                         double x, double y, double cell, double length) {
+  const int64_t *domain = p->topology.domain;
+  for (int64_t i = 1; domain != NULL && i < n; i++) {
+    double place = (double)i * cell - 0.6;
+    if (domain[at[i] * step] != domain[at[i - 1] * step])
+      svg_rectangle(out, side == 0 ? x : x + place, side == 0 ? y + place : y, side == 0 ? length : 1.2,
+                    side == 0 ? 1.2 : length, (svg_paint){.fill = "#e4572e"});
+  }
+}
+
 /* Numbers fit in cells of this size. */
 #define LEAST_CELL 26.0
 
@@ -130,7 +143,7 @@ static void draw_table(rs_text *out, const busy_ranks *b, double right, double y
   double cell = fmin(size / (double)n, 60), most = find_most(b, false), font = cell > 40 ? 12 : cell > 30 ? 10 : 8.8;
   double x = fmin(570, right - cell * (double)n);
   const table_unit unit = choose_unit(find_most(b, true));
-  char text[48], colour[8];
+  char text[80], colour[8];
   for (int64_t i = 0; i < n; i++) {
     snprintf(text, sizeof text, "%lld", (long long)b->rank[i]);
     svg_words(out, x - 8, y + ((double)i + 0.5) * cell + 4, 11, SVG_END, SVG_INK, false, 0, text);
@@ -147,8 +160,11 @@ static void draw_table(rs_text *out, const busy_ranks *b, double right, double y
     }
   }
   size = cell * (double)n;
+  for (int side = 0; side < 2; side++)
+    draw_domains(out, b->plan, side, n, b->rank, 1, x, y, cell, size);
   svg_words_up(out, x - 30, y + 0.5 * size, 11, SVG_GREY, "from rank");
-  snprintf(text, sizeof text, "to rank (%s; grey: kept)", unit.name);
+  snprintf(text, sizeof text, "to rank (%s; grey: kept%s)", unit.name,
+           b->plan->topology.domain != NULL ? "; lines: between domains" : "");
   svg_words(out, x + 0.5 * size, y - 24, 11, SVG_MIDDLE, SVG_GREY, false, 0, text);
 }
 
@@ -325,6 +341,10 @@ double plan_svg_heat(rs_text *out, const world_plan *p, double y) {
                     (svg_paint){.fill = is_kept(&m, i, j) ? "#c3cad2" : svg_scale_colour(colour, 0.1 + 0.9 * value)});
     }
   cli_add(out, "</g>\n");
+  for (int side = 0; side < 2; side++)
+    draw_domains(out, p, side, m.n[side], m.bin[side], p->per_bin, m.x, m.y, m.cell[side], m.size);
+  if (p->topology.domain != NULL)
+    svg_words(out, 800, m.y + 300, 10.5, SVG_START, SVG_GREY, false, 0, "lines: between domains");
   draw_heat_labels(out, &m, 0, kept);
   draw_heat_labels(out, &m, 1, kept);
   draw_load_bars(out, &m);

@@ -203,6 +203,9 @@ plan_in machine
 says '^entering      4.00 MiB, 1.000 x the least of 4.00 MiB .all domains.; domain '
 says '^passed on     in 2 hops, by 2 chains; '
 refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
+expect 0 "${reshard[@]}" --topology 4 --svg picture.svg # of 16 ranks in 4 domains
+[ "$(grep -o '#e4572e' picture.svg | wc -l)" = 6 ] && grep -q 'lines: between domains' picture.svg ||
+  fault 'domains in the picture'
 refuse 2 '--topology nvl:0: the ranks of a domain are needed' "${reshard[@]}" --topology nvl:0
 refuse 2 '--topology hgx:x: the ranks of a domain are needed' "${reshard[@]}" --topology hgx:x
 refuse 2 '--topology 0: the ranks of a domain are needed' "${reshard[@]}" --topology 0
