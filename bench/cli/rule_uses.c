@@ -2,6 +2,8 @@
  * Nothing is wrong with the result but its size. So each line tells what it took. */
 #include "bench/cli/rule_uses.h"
 
+#include "base/dtype.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,10 @@ typedef struct uses_of_side {
   const char *side;
   bool shipped;
 } uses_of_side;
+
+static const char *dtype_text(char text[RS_BLOCKS_TEXT], const rule_use *use) {
+  return use->blocks.rows > 0 ? rs_blocks_text(text, &use->blocks) : reshard_dtype_string(use->dtype);
+}
 
 static int add_use(void *user, const reshard_rule_use *use) {
   uses_of_side *of = user;
@@ -20,6 +26,7 @@ static int add_use(void *user, const reshard_rule_use *use) {
                                          .pattern = cli_strdup(use->pattern),
                                          .layout = cli_strdup(use->layout),
                                          .dtype = use->dtype,
+                                         .blocks = use->blocks,
                                          .largest = use->largest != NULL ? cli_strdup(use->largest) : NULL,
                                          .line = use->line,
                                          .tensors = use->tensors,
@@ -54,7 +61,7 @@ static int64_t end_of_side(const rule_uses *uses, int64_t first) {
 }
 
 static void print_side(const rule_uses *uses, int64_t first, int64_t end) {
-  char bytes[CLI_BYTES_TEXT], quoted[RS_QUOTE];
+  char bytes[CLI_BYTES_TEXT], quoted[RS_QUOTE], dtype[RS_BLOCKS_TEXT];
   int64_t unused = 0;
   printf("rules of %s  %s\n", uses->at[first].side, uses->at[first].file);
   for (int64_t i = first; i < end; i++) {
@@ -64,8 +71,8 @@ static void print_side(const rule_uses *uses, int64_t first, int64_t end) {
       continue;
     bool said = use->dtype != RESHARD_DTYPE_NONE;
     printf("  line %-6lld %s %s%s%s: %lld tensor%s, %s", (long long)use->line, use->pattern, use->layout,
-           said ? " " : "", said ? reshard_dtype_string(use->dtype) : "", (long long)use->tensors,
-           cli_plural(use->tensors), cli_bytes_text(bytes, (double)use->bytes));
+           said ? " " : "", said ? dtype_text(dtype, use) : "", (long long)use->tensors, cli_plural(use->tensors),
+           cli_bytes_text(bytes, (double)use->bytes));
     if (takes_any(use))
       printf("; the largest is '%s', %s", rs_quote(quoted, sizeof quoted, use->largest),
              cli_bytes_text(bytes, (double)use->largest_bytes));
@@ -90,6 +97,7 @@ void rule_uses_print(const rule_uses *uses) {
 void rule_uses_json(const rule_uses *uses, rs_json *j) {
   if (uses->n == 0)
     return;
+  char dtype[RS_BLOCKS_TEXT];
   rs_json_open(j, "rules", '[');
   for (int64_t i = 0; i < uses->n; i++) {
     const rule_use *use = &uses->at[i];
@@ -100,7 +108,7 @@ void rule_uses_json(const rule_uses *uses, rs_json *j) {
     rs_json_string(j, "pattern", use->pattern);
     rs_json_string(j, "layout", use->layout);
     if (use->dtype != RESHARD_DTYPE_NONE)
-      rs_json_string(j, "dtype", reshard_dtype_string(use->dtype));
+      rs_json_string(j, "dtype", dtype_text(dtype, use));
     rs_json_ints(j, {"tensors", use->tensors}, {"bytes", use->bytes});
     if (use->largest != NULL) {
       rs_json_string(j, "largest", use->largest);

@@ -9,6 +9,7 @@ typedef struct rule_use {
   bool shipped;     /* of rules that come with the program */
   char *file, *pattern, *layout, *largest;
   reshard_dtype dtype; /* NONE: the line says none */
+  reshard_blocks blocks;
   int64_t line, tensors, bytes, largest_bytes;
 } rule_use;
 

@@ -149,7 +149,8 @@ typedef struct reshard_rule_use {
   int64_t tensors, bytes;       /* a tensor counts once: scales at the line of their blocks */
   const char *largest;          /* of these tensors, by bytes; NULL: none */
   int64_t largest_bytes;
-  reshard_dtype dtype; /* behind the layout; RESHARD_DTYPE_NONE: none */
+  reshard_dtype dtype;   /* behind the layout; RESHARD_DTYPE_NONE: none */
+  reshard_blocks blocks; /* of it; zeros: none */
 } reshard_rule_use;
 /* Non-zero return ends the walk. */
 typedef int (*reshard_rule_visitor)(void *user, const reshard_rule_use *use);

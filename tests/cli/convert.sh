@@ -123,6 +123,9 @@ expect 0 convert f32.safetensors half.safetensors --dtype BF16; expect 0 convert
 expect 0 convert first.safetensors fp8.safetensors --dtype f8_e4m3/2x8:e8m0 --verify
 says '^scales +[1-9][0-9]* tensors? of FP8.*quantization_config'
 expect 0 convert fp8.safetensors wide.safetensors --dtype bf16 --verify; says 'every byte is right'
+printf 'embed rank(0) f8_e4m3/2x8\n* rank(0)\n' >blocks.rules
+expect 0 convert first.safetensors ruled.safetensors --dst @blocks.rules --verify
+says 'rank\(0\) f8_e4m3/2x8: 1 tensor'
 refuse 2 'blocks are as in f8_e4m3/128x128' convert first.safetensors x.safetensors --dtype f8_e4m3/128
 refuse 3 '256 x 129 has more than 32768 elements' convert first.safetensors x.safetensors --dtype f8_e4m3/256x129
 refuse 3 'convert alone makes scales' plan --shape 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 \

@@ -187,7 +187,8 @@ static void list_lines(const struct reshard_rules_s *rules, reshard_rule_use *us
     const rs_rule *rule = r < rules->rules.n ? &rules->rules.at[r] : NULL;
     const rs_rule_blocks *blocks = b < rules->blocks.n ? &rules->blocks.at[b] : NULL;
     if (blocks == NULL || (rule != NULL && rule->line < blocks->line)) {
-      uses[i] = (reshard_rule_use){rules->name, rule->line, rule->pattern, rule->layout, 0, 0, NULL, 0, rule->dtype};
+      uses[i] = (reshard_rule_use){rules->name, rule->line, rule->pattern, rule->layout, 0, 0,
+                                   NULL,        0,          rule->dtype,   rule->blocks};
       r++;
     } else {
       uses[i] =

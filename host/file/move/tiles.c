@@ -13,7 +13,7 @@
 enum {
   TILE = 512 << 10, /* bytes, read and made of them: half a core's second cache */
   ROW = 64 << 10,   /* bytes that each rank's part of a tile should have, likewise */
-  BANDS = 8 << 20,  /* bytes of a tile of blocks: whole rows of a file are worth more than the second cache */
+  BANDS = 12,       /* tiles of blocks that a batch has room for: long rows of a file are worth more than the cache */
 };
 
 static int64_t width_of(const rs_store *store, int64_t tensor) {
@@ -98,7 +98,9 @@ static void choose_step(const rs_store_move *m, const rs_copy_region *r, int64_t
 
 static int64_t limit_of(const rs_tiling *t, const rs_copy_region *r) {
   int64_t ranks = rs_max(t->move->src->tensors.at[r->src].count, t->move->dst->tensors.at[r->dst].count);
-  int64_t least = r->blocks.rows > 1 && t->move->dst->model->tensors.at[r->dst].dtype == RESHARD_F8_E4M3 ? BANDS : TILE;
+  int64_t least = r->blocks.rows > 1 && t->move->dst->model->tensors.at[r->dst].dtype == RESHARD_F8_E4M3
+                      ? rs_max(t->most / BANDS, TILE)
+                      : TILE;
   return rs_min(rs_max(least, ranks * ROW), t->most);
 }
 
