@@ -94,7 +94,7 @@ static reshard_status error_records(reshard_comm comm, const struct reshard_plan
                                     int64_t rank, bool here) {
   int64_t n = comm->size;
   for (int64_t r = 1; r < n; r++)
-    if (all[r].call != all[0].call)
+    if (all[r].call != all[0].call && all[r].call != RS_RECORD_ERROR && all[0].call != RS_RECORD_ERROR)
       return rs_comm_error_calls(comm, r);
   for (int64_t r = 1; r < n; r++) /* before the failures that it brings */
     if (all[r].value != all[0].value && strcmp(all[r].argument, all[0].argument) == 0)
@@ -182,4 +182,21 @@ reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {
   const rs_record *all;
   return rs_agree_on(comm, status, &(rs_request){.plan = NULL}, &all);
+}
+
+static reshard_status bring_error(int64_t n, void **status) {
+  (void)n;
+  return *(const reshard_status *)status[0];
+}
+
+/* Processes of a node bring a status to a meeting of any kind; elsewhere a record has it, which meets other records. */
+reshard_status reshard_comm_agree(reshard_comm comm, reshard_status status) {
+  RS_TRY(RS_GIVEN("reshard_comm_agree", comm));
+  RS_CALL(comm, 0);
+  const rs_record *all;
+  rs_record mine = {.call = status == RESHARD_SUCCESS ? RS_RECORD_AGREE : RS_RECORD_ERROR, .private_entry = -1};
+  if (status != RESHARD_SUCCESS && comm->ops->one_node && comm->locals == 1)
+    return rs_comm_together(comm, bring_error, &status);
+  rs_record_set_status(&mine, status);
+  return rs_records_exchange(comm, NULL, &mine, &all);
 }

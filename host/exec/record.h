@@ -24,8 +24,8 @@ typedef struct rs_shown {
   bool freed; /* the rank has freed memory that others have open */
 } rs_shown;
 
-/* Calls that exchange records: those of different calls are not to be compared. */
-enum { RS_RECORD_CREATE = 1, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_RECORD_SHARDER };
+/* Calls that exchange records: those of different calls are not to be compared. An error may meet any call. */
+enum { RS_RECORD_ERROR, RS_RECORD_CREATE, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_RECORD_SHARDER };
 
 /* Options of a sharder that all its ranks give alike. */
 typedef struct rs_sharder_terms {

@@ -233,6 +233,17 @@ RESHARD_API void reshard_comm_destroy(reshard_comm comm);
  * the arrays are the caller's. */
 RESHARD_API reshard_status reshard_comm_abort(reshard_comm comm);
 
+/* Agrees on a status: RESHARD_SUCCESS where all ranks bring it, else the first failing rank's, with the text of its
+ * last error (reshard_error_set) and its number, on all ranks. Collective.
+ *
+ * A rank that brings an error also ends with it what the others do at once, so that a caller who refuses its own
+ * arguments keeps nobody waiting. Processes of a node: a call in which they meet. Over MPI and NCCL: one that makes or
+ * rebinds a transfer, makes a sharder, reshards or redistributes. Threads: the makings. Other calls are a mismatch.
+ *
+ * Errors: RESHARD_ERROR_INVALID: comm is NULL; RESHARD_ERROR_MISMATCH: others make another call. Source:
+ * MPI_Comm_agree. */
+RESHARD_API reshard_status reshard_comm_agree(reshard_comm comm, reshard_status mine);
+
 /* Sets a function that a thread calls while it waits in a call on comm: for the first time after 50 ms, and then about
  * every 50 ms. So a program that waits can look for a signal. Local; not while a call on comm is under way.
  *

@@ -5,9 +5,10 @@ Communicators are made once per group, and kept until `close()` or the end of th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -137,6 +138,16 @@ def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], c
     return [part if part.dtype is kind else part.view(kind) for part, kind in zip(results, kinds)]
 
 
+@contextlib.contextmanager
+def _told(comm: Comm) -> Iterator[None]:
+    """Checks what a call takes: the ranks that are in it already hear of an error, and have it, too."""
+    try:
+        yield
+    except Exception as error:
+        comm._refuse(f"{type(error).__name__}: {error}")
+        raise
+
+
 def _chosen(placements: Any, name: str) -> Placements:
     chosen: Placements = placements(name) if callable(placements) else placements[name] if isinstance(placements, Mapping) else placements
     return chosen
@@ -163,23 +174,29 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
         return result
     comm = _comm(group)
     if out is not None:
-        _fill(tensors, {name: out[name] for name in tensors}, comm)
+        _fill(tensors, out, comm)
         result.update((name, out[name]) for name in tensors)
         return result
-    chosen = {name: _chosen(placements, name) for name in tensors}
-    pairs = _pairs(tensors, device_mesh, chosen, comm.size)
+    with _told(comm):
+        chosen = {name: _chosen(placements, name) for name in tensors}
+        pairs = _pairs(tensors, device_mesh, chosen, comm.size)
+        for name, x in tensors.items():
+            if dtype is not None and x.dtype is not dtype and not (x.dtype.is_floating_point and dtype.is_floating_point):
+                raise NotImplementedError(f"'{name}': no cast from {x.dtype} to {dtype}")
     for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, dtype)):
         made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
         result[name] = made.requires_grad_() if source.requires_grad else made
     return result
 
 
-def _fill(tensors: dict[str, DTensor], out: dict[str, DTensor], comm: Comm) -> None:
-    for name, target in out.items():
-        if target.shape != tensors[name].shape:
-            raise ValueError(f"'{name}': out has {tuple(target.shape)}, not {tuple(tensors[name].shape)}")
-    pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
-    _transfer(tensors, pairs, [_local(x) for x in tensors.values()], [_local(x) for x in out.values()], comm)
+def _fill(tensors: dict[str, DTensor], out: Mapping[str, DTensor], comm: Comm) -> None:
+    with _told(comm):
+        for name in tensors:
+            if out[name].shape != tensors[name].shape:
+                raise ValueError(f"'{name}': out has {tuple(out[name].shape)}, not {tuple(tensors[name].shape)}")
+        pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
+        parts = [_local(x) for x in tensors.values()], [_local(out[name]) for name in tensors]
+    _transfer(tensors, pairs, *parts, comm)
 
 
 @functools.lru_cache(64)
@@ -198,20 +215,22 @@ def _transfer(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
     comm = _comm(group)
-    target = layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
-    return _move({"tensor": x}, [(_own_layout(x._spec, comm.size), target)], comm, group)[0]
+    with _told(comm):
+        pair = _own_layout(x._spec, comm.size), layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
+    return _move({"tensor": x}, [pair], comm, group)[0]
 
 
 def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool, dtype: Any = None) -> None:
     comm = _comm(group)
     parts, layouts = [], []
-    for name in sorted(state):
-        x = state[name]
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"'{name}' is a {type(x).__name__}: DTensors and tensors are saved and loaded")
-        whole = not isinstance(x, DTensor)
-        layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x._spec, comm.size))
-        parts.append(x.detach() if whole else _local(x))
+    with _told(comm):
+        for name in sorted(state):
+            x = state[name]
+            if not isinstance(x, torch.Tensor):
+                raise TypeError(f"'{name}' is a {type(x).__name__}: DTensors and tensors are saved and loaded")
+            whole = not isinstance(x, DTensor)
+            layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x._spec, comm.size))
+            parts.append(x.detach() if whole else _local(x))
     _move_state(comm, os.fspath(path), sorted(state), parts, layouts, saves, option, dtype)
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "ranks.h"
@@ -132,7 +133,7 @@ Shape per_rank(Comm &comm, nb::handle given, const char *what) {
 }
 
 // Communicators of the ranks here: one object for those of one color.
-nb::object split(Comm &comm, nb::handle colors, nb::handle keys) {
+Any split(Comm &comm, nb::handle colors, nb::handle keys) {
   CommCall in(comm);
   Shape color = per_rank(comm, colors, "color"),
         key = keys.is_none() ? Shape(comm.handles.size(), 0) : per_rank(comm, keys, "key");
@@ -177,7 +178,7 @@ Comm *shrink(Comm &comm, const Shape &lost) {
 }
 
 // Storage that the node's processes read directly.
-nb::object empty(const Shape &shape, nb::handle dtype, Comm &comm) {
+Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
   CommCall in(comm);
   if (comm.streams)
     raise(RESHARD_ERROR_UNSUPPORTED, "empty on a communicator of GPUs: take the tensors of torch or CuPy");
@@ -196,7 +197,7 @@ std::set<Comm *> &open_comms() { // what is left at exit is closed before the in
   return set;
 }
 
-nb::dict stats(Comm &comm) {
+nb::typed<nb::dict, nb::str, int64_t> stats(Comm &comm) {
   reshard_comm_stats sum = {0, 0}, one;
   for (reshard_comm handle : comm.handles) {
     check(reshard_comm_get_stats(handle, &one));
@@ -216,6 +217,17 @@ template <typename Call> auto opened(Call call) {
 }
 
 } // namespace
+
+void refuse(Comm &comm, const std::string &text) {
+  CommCall in(comm);
+  reshard_status mine = reshard_error_set(RESHARD_ERROR_INVALID, text.c_str()), status;
+  {
+    nb::gil_scoped_release release;
+    status = reshard_comm_agree(comm.handles[0], mine);
+  }
+  if (status == RESHARD_ERROR_CANCELLED)
+    check(status);
+}
 
 void remember(Comm *comm) { open_comms().insert(comm); }
 
@@ -264,23 +276,23 @@ void bind_comm(nb::module_ &m) {
           "local", [](Comm &c) { return c.local; }, "True where all ranks are in this process.")
       .def_prop_ro("closed", [](Comm &c) { return c.handles.empty(); })
       .def_prop_ro("global_ranks", opened([](Comm &c) {
+                     Shape numbers(size_t(c.size()));
+                     std::iota(numbers.begin(), numbers.end(), 0);
                      const int64_t *ranks = reshard_comm_global_ranks(c.handles[0]);
-                     nb::list list;
-                     for (int64_t r = 0; r < c.size(); r++)
-                       list.append(ranks != nullptr ? ranks[r] : r);
-                     return nb::tuple(list);
-                   }),
-                   nb::sig("def global_ranks(self) -> tuple[int, ...]"))
+                     return tuple_of(int(c.size()), ranks != nullptr ? ranks : numbers.data());
+                   }))
       .def("barrier",
            opened([](Comm &c) { run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); }); }))
       .def("split", &split, "color"_a, "key"_a = nb::none(),
-           nb::sig("def split(self, color: int | collections.abc.Sequence[int], key: int | "
-                   "collections.abc.Sequence[int] | None = None) -> typing.Any"),
            "Ranks of one color make a communicator; a negative color: None. Collective.")
       .def("shrink", &shrink, "lost"_a = Shape(), nb::rv_policy::take_ownership,
            "A communicator of those that are there. lost: the ranks left out; none: those of `missing`.")
-      .def_prop_ro("missing", opened([](Comm &c) { return nb::tuple(nb::cast(missing_of(c.handles[0]))); }),
-                   nb::sig("def missing(self) -> tuple[int, ...]"), "Ranks that had not come when a deadline passed.")
+      .def_prop_ro("missing", opened([](Comm &c) {
+                     Shape missing = missing_of(c.handles[0]);
+                     return tuple_of(int(missing.size()), missing.data());
+                   }),
+                   "Ranks that had not come when a deadline passed.")
+      .def("_refuse", &refuse)
       .def("abort", opened([](Comm &c) { run([&] { return reshard_comm_abort(c.handles[0]); }); }))
       .def(
           "report",
@@ -291,11 +303,11 @@ void bind_comm(nb::module_ &m) {
             });
           },
           "last"_a = 0, "Where the ranks of this process are, as text.")
-      .def_prop_ro("stats", opened(stats), nb::sig("def stats(self) -> dict[str, int]"))
+      .def_prop_ro("stats", opened(stats))
       .def("close", &Comm::close, "Ends its transfers, then itself. Closing twice is allowed.")
-      .def("__enter__", entered, nb::sig("def __enter__(self) -> Comm"))
+      .def("__enter__", &entered<Comm>)
       .def(
-          "__exit__", [](Comm &c, nb::args) { c.close(); }, nb::sig("def __exit__(self, *unused: object) -> None"));
+          "__exit__", [](Comm &c, nb::args) { c.close(); }, EXIT);
   auto own = [](Comm *comm) { return remember(comm), comm; };
   m.def(
       "local",
@@ -308,9 +320,6 @@ void bind_comm(nb::module_ &m) {
             const std::string &job) { return own(make_node(n, rank, allgather, timeout, job)); },
       "n"_a = nb::none(), "rank"_a = nb::none(), "allgather"_a = nb::none(), nb::kw_only(), "timeout"_a = nb::none(),
       "job"_a = "", nb::rv_policy::take_ownership,
-      nb::sig("def node(n: int | None = None, rank: int | None = None, allgather: collections.abc.Callable[[bytes], "
-              "typing.Any] | None = None, *, timeout: "
-              "float | None = None, job: str = '') -> Comm"),
       "One rank of processes of a node. Collective. allgather(mine) returns the bytes of all ranks, or a list of "
       "them.\n"
       "Without arguments RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell, as torchrun sets them.");
@@ -330,7 +339,6 @@ void bind_comm(nb::module_ &m) {
       },
       "id"_a, "n"_a, "rank"_a, "timeout"_a = nb::none(), nb::rv_policy::take_ownership);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
-        nb::sig("def empty(shape: collections.abc.Sequence[int], dtype: typing.Any, comm: Comm) -> typing.Any"),
         "A numpy array of storage that the other processes of the node read directly, which halves the copies.\n\n"
         "Not initialised. It lives as long as the array, also beyond the communicator.");
   m.def("_close_all", [] {

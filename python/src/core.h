@@ -28,6 +28,7 @@ using namespace nb::literals;
 using Shape = std::vector<int64_t>;
 
 using Any = nb::typed<nb::object, nb::any>; // of stubs
+using Report = nb::typed<nb::dict, nb::str, nb::any>;
 using IntTuple = nb::typed<nb::tuple, int64_t, nb::ellipsis>;
 inline IntTuple tuple_of(int n, const int64_t *numbers) {
   nb::tuple tuple = nb::steal<nb::tuple>(PyTuple_New(n));
@@ -49,7 +50,9 @@ inline void check(reshard_status status) {
 // out of raise.
 int poll_signals(void *unused);
 
-inline nb::object entered(nb::object self) { return self; } // of `with`
+// Of `with`.
+template <typename T> nb::typed<nb::object, T> entered(nb::object self) { return self; }
+const nb::sig EXIT("def __exit__(self, *unused: object) -> None");
 
 // Runs a call of the library without the GIL, and raises what it returns.
 template <typename Call> void run(Call &&call) {
@@ -63,6 +66,7 @@ template <typename Call> void run(Call &&call) {
 
 // A text for the C library: one with a NUL would end there unseen.
 const char *c_text(const std::string &text, const char *what);
+std::string path_of(nb::handle path, bool there = true); // of a str or os.PathLike, which has to be there
 // The text of a print-out with (text, size, &needed).
 template <typename Print> std::string printed(Print &&print) {
   std::string text(256, '\0');
@@ -207,4 +211,5 @@ void bind_plan(nb::module_ &m);
 void bind_comm(nb::module_ &m);
 void bind_transfer(nb::module_ &m);
 void bind_sharded(nb::module_ &m);
+void bind_checkpoint(nb::module_ &m);
 void bind_file(nb::module_ &m);

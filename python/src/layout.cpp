@@ -47,7 +47,7 @@ void same_length(size_t given, size_t n, const char *what) {
 }
 
 struct ArrayInfo {
-  nb::tuple shape;
+  IntTuple shape;
   int64_t buffer, offset;
 };
 
@@ -139,7 +139,7 @@ void bind_making(nb::class_<Layout> &layout) {
 void bind_queries(nb::class_<Layout> &layout) {
   nb::class_<ArrayInfo>(layout, "Array",
                         "An array of a rank: its shape, the buffer that has it, and the elements before it there.")
-      .def_ro("shape", &ArrayInfo::shape, nb::for_getter(nb::sig("def shape(self) -> tuple[int, ...]")))
+      .def_ro("shape", &ArrayInfo::shape)
       .def_ro("buffer", &ArrayInfo::buffer)
       .def_ro("offset", &ArrayInfo::offset)
       .def("__repr__", [](const ArrayInfo &a) {
@@ -149,8 +149,7 @@ void bind_queries(nb::class_<Layout> &layout) {
   layout
       .def_prop_ro(
           "shape",
-          [](const Layout &l) { return tuple_of(reshard_layout_ndim(l.handle), reshard_layout_shape(l.handle)); },
-          nb::sig("def shape(self) -> tuple[int, ...]"))
+          [](const Layout &l) { return tuple_of(reshard_layout_ndim(l.handle), reshard_layout_shape(l.handle)); })
       .def_prop_ro("ndim", [](const Layout &l) { return reshard_layout_ndim(l.handle); })
       .def_prop_ro("world", [](const Layout &l) { return reshard_layout_world(l.handle); })
       .def_prop_ro("kind", [](const Layout &l) { return kinds[reshard_layout_get_kind(l.handle)]; })
@@ -171,12 +170,12 @@ void bind_queries(nb::class_<Layout> &layout) {
       .def(
           "buffers",
           [](const Layout &l, int64_t rank) {
-            nb::list shapes;
+            std::vector<IntTuple> shapes;
             for (const Array &a : buffers_of(l, rank))
-              shapes.append(tuple_of(a.ndim, a.shape));
+              shapes.push_back(tuple_of(a.ndim, a.shape));
             return shapes;
           },
-          "rank"_a, nb::sig("def buffers(self, rank: int) -> list[tuple[int, ...]]"),
+          "rank"_a,
           "Shapes of the buffers that a rank has: of its arrays, but one of elements for flat, and one of parts that "
           "ranks share.")
       .def(
@@ -213,14 +212,11 @@ void bind_queries(nb::class_<Layout> &layout) {
              return nb::hash(nb::make_tuple(int(reshard_layout_get_kind(l.handle)), shape,
                                             reshard_layout_world(l.handle), nb::tuple(first)));
            })
-      .def(
-          "__reduce__",
-          [](nb::object self) {
-            const Layout &l = nb::cast<const Layout &>(self);
-            nb::tuple shape = tuple_of(reshard_layout_ndim(l.handle), reshard_layout_shape(l.handle));
-            return nb::make_tuple(self.type(), nb::make_tuple(layout_text(l), shape, reshard_layout_world(l.handle)));
-          },
-          nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
+      .def("__reduce__", [](nb::object self) -> nb::typed<nb::tuple, nb::any, nb::ellipsis> {
+        const Layout &l = nb::cast<const Layout &>(self);
+        nb::tuple shape = tuple_of(reshard_layout_ndim(l.handle), reshard_layout_shape(l.handle));
+        return nb::make_tuple(self.type(), nb::make_tuple(layout_text(l), shape, reshard_layout_world(l.handle)));
+      });
 }
 
 } // namespace

@@ -11,5 +11,6 @@ NB_MODULE(_core, m) {
   bind_comm(m);
   bind_transfer(m);
   bind_sharded(m);
+  bind_checkpoint(m);
   bind_file(m);
 }

@@ -1,6 +1,8 @@
 // Plans: entries of tensors, or of parts of them, and the way of one rank to move them.
 #include "core.h"
 
+#include <nanobind/stl/tuple.h>
+
 int64_t limit_of(std::optional<int64_t> limit) { return limit ? *limit : RESHARD_DEFAULT_LIMIT; }
 
 namespace {
@@ -137,13 +139,12 @@ void bind_plan(nb::module_ &m) {
             run([&] {
               return reshard_plan_create_all(int64_t(c.size()), c.data(), world, nullptr, &options, plans.data());
             });
-            nb::list list;
+            nb::typed<nb::list, Plan> list;
             for (int64_t r = 0; r < world; r++)
               list.append(nb::cast(new Plan(plans[size_t(r)], entries, r), nb::rv_policy::take_ownership));
             return list;
           },
           "entries"_a, nb::kw_only(), "limit"_a = nb::none(),
-          nb::sig("def all(entries: collections.abc.Sequence[Entry], *, limit: int | None = None) -> list[Plan]"),
           "The plans of all ranks, which find each intersection once.")
       .def_ro("rank", &Plan::rank)
       .def_ro("entries", &Plan::entries)
@@ -166,20 +167,22 @@ void bind_plan(nb::module_ &m) {
           [](const Plan &plan) {
             reshard_plan_info info;
             check(reshard_plan_get_info(plan.handle, &info));
-            nb::list list;
+            std::vector<std::tuple<int64_t, int64_t, int64_t>> list;
             for (int64_t i = 0; i < info.peers; i++) {
               int64_t rank = 0, sent = 0, received = 0;
               check(reshard_plan_peer(plan.handle, i, &rank, &sent, &received));
-              list.append(nb::make_tuple(rank, sent, received));
+              list.emplace_back(rank, sent, received);
             }
             return list;
           },
-          nb::sig("def peers(self) -> list[tuple[int, int, int]]"), "(rank, bytes sent, bytes received) of each peer.")
+          "(rank, bytes sent, bytes received) of each peer.")
       .def("reverse", &reverse, nb::rv_policy::take_ownership, "The plan of the adjoint.")
       .def(
           "_repr_svg_",
-          [](const nb::object &plan) { return nb::module_::import_("reshard.__main__").attr("draw")(plan); },
-          nb::sig("def _repr_svg_(self) -> str | None"), "The plan's first entry, drawn by the packaged program.")
+          [](const nb::object &plan) {
+            return nb::cast<std::optional<std::string>>(nb::module_::import_("reshard.__main__").attr("draw")(plan));
+          },
+          "The plan's first entry, drawn by the packaged program.")
       .def("to_json", [](const Plan &plan) { return explained(plan, RESHARD_JSON); })
       .def("__str__", [](const Plan &plan) { return explained(plan, RESHARD_TEXT); });
 }

@@ -58,6 +58,8 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
       raise_of(comm.handles[i], statuses[i], texts[i]);
 }
 
+void refuse(Comm &comm, const std::string &text); // tells the other ranks; raises only what ends the wait
+
 // A thing of each rank here.
 inline std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, const char *what) {
   if (comm.handles.size() == 1 && !(comm.local && nb::isinstance<nb::list>(given)))
@@ -73,4 +75,18 @@ inline std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, cons
     invalid(std::string(what) + ": a list of " + std::to_string(list.size()) + " things for " + ranks +
             " ranks of this process");
   return list;
+}
+
+// Checks what a call of all ranks takes. Where a rank that is a process refuses it, all have its error: the others are
+// in the call, or come to it.
+template <typename Take> auto joined(Comm &comm, Take &&take) {
+  try {
+    return take();
+  } catch (std::exception &error) {
+    if (comm.local || comm.size() == 1)
+      throw;
+    auto *python = dynamic_cast<nb::python_error *>(&error);
+    refuse(comm, python != nullptr ? nb::str(python->value()).c_str() : error.what());
+    throw;
+  }
 }

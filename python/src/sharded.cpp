@@ -158,24 +158,33 @@ bool shares_parts(const Layout &l) {
   return n > 1;
 }
 
-nb::object redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, std::optional<int64_t> limit,
-                        nb::handle stream, nb::handle dtype, bool bits) {
+Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, std::optional<int64_t> limit,
+                 nb::handle stream, nb::handle dtype, bool bits) {
   CommCall in(comm);
   std::vector<nb::object> keep_src, keep_dst;
-  std::vector<const Layout *> from = layouts_of(src, keep_src), to = layouts_of(dst, keep_dst);
-  if (from.size() != to.size() || from.empty())
-    invalid(std::to_string(from.size()) + " source layouts and " + std::to_string(to.size()) + " destination layouts");
-  for (const Layout *l : to)
-    if (reshard_layout_get_kind(l->handle) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(l->handle) > 1)
-      raise(RESHARD_ERROR_UNSUPPORTED, "redistribute to flat: use Transfer, with one buffer of the piece");
-    else if (shares_parts(*l))
-      raise(RESHARD_ERROR_UNSUPPORTED, "redistribute to parts that ranks share (/): use Transfer, with one buffer");
+  std::vector<const Layout *> from, to;
   std::vector<Wanted> wanted;
-  for (size_t e = 0; e < from.size(); e++)
-    wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});
-  void *on = stream_of(comm, stream);
-  std::vector<Tensors> own = take_tensors(comm, sharders_of(comm, limit_of(limit)), arrays, wanted, false);
-  const std::vector<reshard_dtype> dtypes(from.size(), dtype_or(dtype, RESHARD_DTYPE_NONE));
+  std::vector<reshard_dtype> dtypes;
+  void *on = nullptr;
+  bool joint = false; // several arrays in one buffer
+  joined(comm, [&] {
+    from = layouts_of(src, keep_src), to = layouts_of(dst, keep_dst);
+    if (from.size() != to.size() || from.empty())
+      invalid(std::to_string(from.size()) + " source layouts and " + std::to_string(to.size()) +
+              " destination layouts");
+    for (const Layout *l : to)
+      joint = joint || shares_parts(*l) ||
+              (reshard_layout_get_kind(l->handle) == RESHARD_LAYOUT_FLAT && reshard_layout_ndim(l->handle) > 1);
+    for (size_t e = 0; e < from.size(); e++)
+      wanted.push_back({from[e], RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(e)});
+    dtypes.assign(from.size(), dtype_or(dtype, RESHARD_DTYPE_NONE));
+    on = stream_of(comm, stream);
+  });
+  if (joint)
+    return nb::module_::import_("reshard._buffers")
+        .attr("redistribute")(arrays, src, dst, nb::find(comm), limit, dtype);
+  const std::vector<reshard_sharder> &sharders = sharders_of(comm, limit_of(limit));
+  std::vector<Tensors> own = joined(comm, [&] { return take_tensors(comm, sharders, arrays, wanted, false); });
   std::vector<reshard_layout> layouts;
   for (const Layout *l : to)
     layouts.push_back(l->handle);
@@ -200,12 +209,19 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
                 nb::handle layouts, bool save, bool option, nb::handle dtype) {
   CommCall in(comm);
   std::vector<nb::object> keep;
-  std::vector<const Layout *> of = layouts_of(layouts, keep);
   std::vector<Wanted> wanted;
-  for (size_t e = 0; e < names.size(); e++)
-    wanted.push_back({of.at(e), RESHARD_DTYPE_NONE, c_text(names[e], "name")});
+  reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
+  reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
+  joined(comm, [&] {
+    std::vector<const Layout *> of = layouts_of(layouts, keep);
+    for (size_t e = 0; e < names.size(); e++)
+      wanted.push_back({of.at(e), RESHARD_DTYPE_NONE, c_text(names[e], "name")});
+    saving.force = loading.partial = option;
+    saving.dtype = dtype_or(dtype, RESHARD_DTYPE_NONE);
+    c_text(path, "path");
+  });
   const std::vector<reshard_sharder> &sharders = sharders_of(comm, limit_of({}));
-  std::vector<Tensors> own = take_tensors(comm, sharders, arrays, wanted, !save);
+  std::vector<Tensors> own = joined(comm, [&] { return take_tensors(comm, sharders, arrays, wanted, !save); });
   std::vector<std::unique_ptr<reshard_tree_s, void (*)(reshard_tree)>> trees;
   for (const Tensors &tensors : own) {
     reshard_tree tree = nullptr, leaf = nullptr;
@@ -218,11 +234,6 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
       check(status);
     }
   }
-  reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
-  reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
-  saving.force = loading.partial = option;
-  saving.dtype = dtype_or(dtype, RESHARD_DTYPE_NONE);
-  c_text(path, "path");
   run_ranks(comm, [&](size_t i) {
     return save ? reshard_state_save(sharders[i], trees[i].get(), path.c_str(), &saving, nullptr)
                 : reshard_state_load(sharders[i], trees[i].get(), path.c_str(), &loading, nullptr);
@@ -234,16 +245,11 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
 void bind_sharded(nb::module_ &m) {
   m.def("redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
         "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_bits"_a = false,
-        nb::sig("def redistribute(arrays: typing.Any, src: Layout | collections.abc.Sequence[Layout], dst: Layout | "
-                "collections.abc.Sequence[Layout], comm: Comm, *, limit: int | None = None, stream: typing.Any = None, "
-                "dtype: typing.Any = None, _bits: bool = False) -> typing.Any"),
         "Moves this rank's arrays from one layout to another; returns new numpy arrays, as `empty` makes them. "
         "Collective.\n\n"
         "One tensor, or lists of arrays and layouts, which are one plan. A rank that holds several boxes gives a list "
         "of\narrays. In a local world everything is a list with one such thing per rank. Plans are kept by the "
         "communicator.\nlimit: bytes of staging a rank, as of Plan. dtype: of the results, converted on the way.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,
-        "dtype"_a.none() = nb::none(),
-        nb::sig("def _move_state(comm: Comm, path: str, names: list[str], arrays: typing.Any, layouts: list[Layout], "
-                "save: bool, option: bool, dtype: typing.Any = None) -> None"));
+        "dtype"_a.none() = nb::none());
 }

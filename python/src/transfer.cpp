@@ -105,34 +105,41 @@ void take_workspace(Transfer &t, nb::handle workspace, reshard_transfer_options 
   t.workspaces.push_back(std::move(a));
 }
 
-Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src, nb::handle dst,
-                        const std::string &path, std::optional<int64_t> limit, nb::handle workspace) {
-  Comm &comm = nb::cast<Comm &>(comm_object);
-  CommCall in(comm);
-  auto t = std::make_unique<Transfer>();
-  t->plans = of_ranks(comm, plan, "plan");
-  size_t n = t->plans.size();
-  std::vector<reshard_transfer_options> options(n, RESHARD_TRANSFER_OPTIONS_DEFAULTS);
-  std::vector<const reshard_transfer_options *> list;
+void take_arguments(Transfer &t, Comm &comm, nb::handle plan, nb::handle src, nb::handle dst, const std::string &path,
+                    std::optional<int64_t> limit, nb::handle workspace, std::vector<reshard_plan> &plans,
+                    std::vector<reshard_transfer_options> &options) {
+  t.plans = of_ranks(comm, plan, "plan");
   std::vector<nb::object> workspaces;
   if (!workspace.is_none())
     workspaces = of_ranks(comm, workspace, "workspace");
-  std::vector<reshard_plan> plans;
-  for (size_t i = 0; i < n; i++) {
-    const Plan &p = nb::cast<const Plan &>(t->plans[i]);
+  for (size_t i = 0; i < t.plans.size(); i++) {
+    const Plan &p = nb::cast<const Plan &>(t.plans[i]);
     int64_t rank = reshard_comm_rank(comm.handles[i]);
     if (p.rank != rank)
       invalid("a plan of rank " + std::to_string(p.rank) + " for rank " + std::to_string(rank) +
               " of the communicator");
     plans.push_back(p.handle);
     if (limit)
-      t->limited.push_back(plans.back() = make_plan(p.entries, p.rank, *limit));
+      t.limited.push_back(plans.back() = make_plan(p.entries, p.rank, *limit));
     options[i].path = path_of(path);
     if (!workspaces.empty() && !workspaces[i].is_none())
-      take_workspace(*t, workspaces[i], options[i]);
-    list.push_back(&options[i]);
+      take_workspace(t, workspaces[i], options[i]);
   }
-  take_sides(*t, comm, src, dst, t->src, t->dst);
+  take_sides(t, comm, src, dst, t.src, t.dst);
+}
+
+Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src, nb::handle dst,
+                        const std::string &path, std::optional<int64_t> limit, nb::handle workspace) {
+  Comm &comm = nb::cast<Comm &>(comm_object);
+  CommCall in(comm);
+  auto t = std::make_unique<Transfer>();
+  size_t n = comm.handles.size();
+  std::vector<reshard_transfer_options> options(n, RESHARD_TRANSFER_OPTIONS_DEFAULTS);
+  std::vector<const reshard_transfer_options *> list;
+  std::vector<reshard_plan> plans;
+  joined(comm, [&] { take_arguments(*t, comm, plan, src, dst, path, limit, workspace, plans, options); });
+  for (const reshard_transfer_options &o : options)
+    list.push_back(&o);
   ArrayLists arrays(t->src, t->dst);
   std::vector<reshard_transfer> made(n);
   run_in(comm, [&] {
@@ -174,7 +181,10 @@ void rebind(Transfer &t, nb::handle src, nb::handle dst) {
   CommCall in(*t.comm);
   Executing now(t);
   std::vector<Side> from, to;
-  take_sides(t, *t.comm, src, dst, from, to);
+  auto take = [&] { take_sides(t, *t.comm, src, dst, from, to); };
+  reshard_transfer_info info;
+  check(reshard_transfer_get_info(t.handles[0], &info));
+  info.path == RESHARD_PATH_PACKED ? take() : joined(*t.comm, take); // of messages each rank binds alone
   ArrayLists arrays(from, to);
   run_in(*t.comm,
          [&] { return reshard_transfer_rebind_all(int64_t(t.handles.size()), t.handles.data(), arrays.list.data()); });
@@ -187,11 +197,11 @@ void close_transfer(Transfer &t) {
   end_transfer(t);
 }
 
-nb::dict info(const Transfer &t) {
+Report info(const Transfer &t) {
   opened(t);
   reshard_transfer_info i;
   check(reshard_transfer_get_info(t.handles[0], &i));
-  nb::dict d;
+  Report d;
   d["path"] = paths[i.path], d["workspace_bytes"] = i.workspace_bytes, d["copies"] = i.copies, d["rounds"] = i.rounds;
   d["packs_skipped"] = i.packs_skipped, d["unpacks_skipped"] = i.unpacks_skipped;
   d["collective"] = reshard_collective_string(i.collective), d["collective_why"] = i.collective_why;
@@ -210,11 +220,10 @@ void bind_transfer(nb::module_ &m) {
            "Moves the data. On the CPU the destination is complete when it returns.")
       .def("rebind", &rebind, "src"_a.none(), "dst"_a.none(),
            "Binds other arrays. After an error it is bound as before.")
-      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, typing.Any]"))
+      .def_prop_ro("info", &info)
       .def_prop_ro("closed", [](const Transfer &t) { return t.handles.empty(); })
       .def("close", &close_transfer)
-      .def("__enter__", entered, nb::sig("def __enter__(self) -> Transfer"))
+      .def("__enter__", &entered<Transfer>)
       .def(
-          "__exit__", [](Transfer &t, nb::args) { close_transfer(t); },
-          nb::sig("def __exit__(self, *unused: object) -> None"));
+          "__exit__", [](Transfer &t, nb::args) { close_transfer(t); }, EXIT);
 }

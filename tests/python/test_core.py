@@ -85,6 +85,22 @@ def test_random_layouts_dtypes_and_strides_against_numpy() -> None:
                     assert w.tobytes() == np.ascontiguousarray(g).tobytes(), (case, str(src), str(dst), shape, dtype, r)
 
 
+def test_redistribute_makes_one_buffer_of_flat_pieces_and_of_parts_that_ranks_share() -> None:
+    whole = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
+    src, flat, shared = (reshard.Layout(text, whole.shape, 4) for text in ("chunk(1)", "flat()", "mesh(2x2;S1,S0{1/1,2})"))
+    mine = [held(src, r, whole) for r in range(4)]
+    with reshard.local(4) as comm:
+        got = reshard.redistribute([[a, a] for a in mine], [src, src], [flat, shared], comm, dtype="f64")
+        assert all(part.dtype == "f8" for parts in got for part in parts)
+        for rank, (piece, rows) in enumerate(got):
+            low = rank // 2 * 2
+            assert (piece == held(flat, rank, whole)).all() and (rows == whole[[0, 1 + rank % 2], low:low + 2]).all(), rank
+        back = reshard.redistribute([piece.astype("f4") for piece, _ in got], flat, src, comm)
+        assert all((a == b).all() for a, b in zip(back, mine))
+        once = reshard.redistribute(mine, src, shared, comm)
+        assert all((a == b).all() for a, (_, b) in zip(once, got))
+
+
 def test_redistribute_returns_what_each_rank_holds_and_keeps_its_plan() -> None:
     whole = np.arange(7 * 6, dtype="f4").reshape(7, 6)
     with reshard.local(3) as comm:
@@ -130,8 +146,7 @@ def test_parts_that_ranks_share_are_one_buffer_of_any_strides() -> None:
         reshard.Transfer(plans, comm, [whole[:, 4 * r:4 * r + 4] for r in range(4)], got).execute()
         assert all((g == w).all() for g, w in zip(got, want))
         rows = [whole[:, 4 * r:4 * r + 4] for r in range(4)]
-        with pytest.raises(reshard.Error, match="parts that ranks share"):
-            reshard.redistribute(rows, src, dst, comm)
+        assert all((g == w).all() for g, w in zip(reshard.redistribute(rows, src, dst, comm), want))
         back = reshard.redistribute([np.ascontiguousarray(w) for w in want], dst, src, comm)
         assert all((b == w).all() for b, w in zip(back, rows))
 

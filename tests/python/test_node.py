@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from ranks import held, on_processes
 
 import reshard
+from reshard import _core
 
 WHOLE = np.arange(9 * 14, dtype="f8").reshape(9, 14)
 
@@ -58,6 +60,43 @@ def disagree(rank: int, n: int, gather: Any) -> str:
 def test_ranks_that_disagree_get_one_error() -> None:
     said = on_processes(2, disagree)
     assert said[0] == said[1] and "chunk" in said[0]
+
+
+REFUSED: dict[str, Any] = {  # by call: what rank 1 gives, and what its error says
+    "Transfer": (np.zeros((2, 5), "f4"), r"shape \(2, 5\), where \(2, 4\)"),
+    "rebind": (np.zeros((2, 4), "f8"), "f64, where f32"),
+    "redistribute": (np.zeros((2, 4), ">f4"), "big-endian"),
+    "second": ([1, 2], "2 arrays"),
+    "layouts": (np.zeros((2, 4), "f4"), "1 source layouts and 2 destination"),
+    "save": (np.zeros((2, 5), "f4"), r"shape \(2, 5\)"),
+}
+
+
+def refuse(rank: int, n: int, gather: Any, where: str) -> None:
+    with reshard.node(n, rank, gather, timeout=60) as comm, tempfile.TemporaryDirectory() as scratch:
+        src, dst = (reshard.Layout(text, (4, 4), n) for text in ("chunk(0)", "chunk(1)"))
+        good, plan, out = np.zeros((2, 4), "f4"), reshard.Plan(src, dst, "f32", rank), np.full((4, 2), 7, "f4")
+        shared = reshard.empty((2, 4), "f32", comm)
+        shared[...] = 0
+        transfer = reshard.Transfer(plan, comm, shared, out, path="direct")
+        if where == "second":
+            reshard.redistribute(good, src, dst, comm)
+        given, text = REFUSED[where] if rank == 1 else (shared, "rank 1: .*" + REFUSED[where][1])
+        to = [dst, dst] if where == "layouts" and rank == 1 else [dst]
+        calls: dict[str, Any] = {
+            "Transfer": lambda: reshard.Transfer(plan, comm, given, out), "rebind": lambda: transfer.rebind(given, out),
+            "redistribute": lambda: reshard.redistribute([given], [src], [dst], comm), "layouts": lambda: reshard.redistribute([given], [src], to, comm),
+            "save": lambda: _core._move_state(comm, scratch, ["w"], [given], [src], True, True)}
+        with pytest.raises(reshard.Error, match=text):
+            calls.get(where, calls["redistribute"])()
+        assert (out == 7).all() and not os.listdir(scratch)
+        transfer.execute()  # the communicator goes on
+        assert (reshard.redistribute(good, src, dst, comm) == out).all()
+
+
+@pytest.mark.parametrize("where", REFUSED)
+def test_what_one_rank_refuses_all_ranks_hear(where: str) -> None:
+    on_processes(2, refuse, where)
 
 
 def short(rank: int, n: int, gather: Any) -> None:

@@ -51,6 +51,40 @@ print("all refused")
 """
 
 
+TOLD = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import Partial
+import reshard, reshard.torch
+dist.init_process_group("gloo")
+second, mesh = dist.get_rank() == 1, init_device_mesh("cpu", (2,))
+def of(part):
+    return DTensor.from_local(part, mesh, [Shard(0)], run_check=False)
+def refused(call, kind, text):  # kind: on rank 1, which refuses
+    try:
+        call()
+    except Exception as raised:
+        assert isinstance(raised, kind if second else reshard.InvalidError) and text in str(raised), (raised, text)
+    else:
+        raise SystemExit(f"{text}: taken")
+w, move = {"w": of(torch.ones(2, 4))}, reshard.torch.redistribute
+out, wrong = move(w, mesh, [Shard(1)]), {"w": of(torch.ones(2, 2))}
+refused(lambda: move(w, mesh, [Partial()] if second else [Shard(1)]), TypeError, "Partial")
+refused(lambda: move(w, mesh, {} if second else {"w": [Shard(1)]}), KeyError, "'w'")
+numbers = {"n": of(torch.ones(2, 4, dtype=torch.int64) if second else torch.ones(2, 4))}
+refused(lambda: move(numbers, mesh, [Shard(1)], dtype=torch.bfloat16), NotImplementedError, "'n': no cast from torch.int64")
+refused(lambda: move(w, mesh, [Shard(1)], out=wrong if second else out), ValueError, "'w': out has (4, 2)")
+refused(lambda: reshard.torch.save({**w, "t": 1} if second else w, sys.argv[1]), TypeError, "'t' is a int")
+for _ in range(2):
+    move({"w": of(torch.full((2, 4), 3.0))}, mesh, [Shard(1)], out=out)
+assert (out["w"].to_local() == 3).all() and out["w"].to_local().shape == (4, 2)
+reshard.torch.close()
+dist.destroy_process_group()
+print("all heard")
+"""
+
+
 def interpreter() -> str:
     for one in (os.environ.get("RESHARD_TEST_PYTHON"), sys.executable):
         if one and subprocess.run([one, "-c", "import torch, reshard"], capture_output=True).returncode == 0:
@@ -58,12 +92,22 @@ def interpreter() -> str:
     pytest.skip("no torch beside reshard: RESHARD_TEST_PYTHON names an interpreter that has it")
 
 
-def test_fsdp_and_tp_parameters_move_to_other_meshes_bit_for_bit(tmp_path: Path) -> None:
-    launch = [interpreter(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+def launch(tmp_path: Path, n: int, *program: str) -> str:
+    command = [interpreter(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n), *program]
     here = os.fspath(tmp_path)  # the launcher leaves its logs
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": here, "TMPDIR": here}
-    done = subprocess.run([*launch, os.fspath(EXAMPLES / "fsdp_to_tp.py")], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert done.returncode == 0 and "0 wrong" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_fsdp_and_tp_parameters_move_to_other_meshes_bit_for_bit(tmp_path: Path) -> None:
+    assert "0 wrong" in launch(tmp_path, 4, os.fspath(EXAMPLES / "fsdp_to_tp.py"))
+
+
+def test_what_one_rank_refuses_all_ranks_hear(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(TOLD)
+    assert launch(tmp_path, 2, os.fspath(tmp_path / "told.py"), os.fspath(tmp_path / "state")).count("all heard") == 2
 
 
 def test_tensors_whose_memory_says_something_else_are_refused(tmp_path: Path) -> None:

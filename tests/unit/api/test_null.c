@@ -27,6 +27,7 @@ CASE(null_is_refused_by_calls_of_comm) {
     REFUSED(reshard_comm_alloc(NULL, 1, ROOM));
     REFUSED(reshard_comm_free(NULL, ROOM));
     REFUSED(reshard_comm_abort(NULL));
+    REFUSED(reshard_comm_agree(NULL, RESHARD_SUCCESS));
     REFUSED(reshard_comm_barrier(NULL));
     REFUSED(reshard_comm_nodes(NULL, ROOM));
     REFUSED(reshard_comm_split(NULL, 0, 0, ROOM));

@@ -187,6 +187,38 @@ CASE(test_no_tensors) {
   assert_non_null(strstr(reshard_last_error(), "tensor 0 is NULL"));
 }
 
+/* A rank that refuses its own arguments brings that to whatever the others do; then all agree, and go on. */
+static void refusing_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  const wrong_world *w = p->user;
+  reshard_sharded_tensor tensor = NULL;
+  reshard_sharder other = NULL;
+  reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, NULL, &tensor);
+  for (int step = 0; step < 2 && status == RESHARD_SUCCESS; step++) {
+    if (r == 2)
+      status = reshard_comm_agree(p->comms[r], reshard_error_set(RESHARD_ERROR_UNSUPPORTED, "no such thing here"));
+    else if (step == 0)
+      status = reshard_sharder_create(p->comms[r], NULL, &other);
+    else
+      status = reshard_comm_agree(p->comms[r], RESHARD_SUCCESS);
+    p->wrong[r] += status != RESHARD_ERROR_UNSUPPORTED || other != NULL ||
+                   strcmp(reshard_last_error(), "rank 2: no such thing here") != 0;
+    status = reshard_comm_agree(p->comms[r], RESHARD_SUCCESS);
+  }
+  if (status == RESHARD_SUCCESS)
+    status = reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL);
+  rank_result_set(&p->results[r], status);
+  reshard_sharded_tensor_release(tensor);
+}
+
+CASE(an_error_that_a_rank_brings_ends_the_call_of_the_others) {
+  static const int64_t shape[2] = {8, 9};
+  wrong_world w = {.src = layout_from_text("chunk(0)", 2, shape, 3), .dst = layout_from_text("chunk(1)", 2, shape, 3)};
+  sharded_ranks_check(3, NULL, refusing_body, &w, RESHARD_SUCCESS, NULL);
+  reshard_layout_release(w.src);
+  reshard_layout_release(w.dst);
+}
+
 /* A rank that stays away: the others come back with an error, their tensors as they were. */
 static void absent_body(void *user, int64_t r) {
   sharded_ranks *p = user;

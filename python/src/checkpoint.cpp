@@ -1,0 +1,300 @@
+// Checkpoints that are open, and their tensors, which are read where they are indexed.
+#include "core.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace {
+
+struct Checkpoint {
+  explicit Checkpoint(nb::handle path) {
+    const std::string text = path_of(path);
+    run([&] { return reshard_checkpoint_open(text.c_str(), &handle); });
+  }
+  Checkpoint(const Checkpoint &) = delete;
+  ~Checkpoint() { reshard_checkpoint_close(handle); }
+  void close() {
+    if (calls > 0)
+      raise(RESHARD_ERROR_BUSY, "the checkpoint is read in another thread");
+    reshard_checkpoint_close(handle);
+    handle = nullptr;
+  }
+  reshard_checkpoint handle = nullptr; // NULL once it is closed
+  int calls = 0;
+};
+
+struct Reading { // keeps a checkpoint open until a call returns
+  explicit Reading(Checkpoint &c) : c(c) {
+    if (c.handle == nullptr)
+      invalid("the checkpoint is closed");
+    c.calls++;
+  }
+  ~Reading() { c.calls--; }
+  Checkpoint &c;
+};
+
+int64_t find(Checkpoint &c, const std::string &name) {
+  Reading in(c);
+  int64_t i = -1;
+  bool found = name.find('\0') == std::string::npos && reshard_checkpoint_find(c.handle, name.c_str(), &i) == 0;
+  return found ? i : -1;
+}
+
+reshard_model_tensor tensor_of(Checkpoint &c, int64_t i) {
+  Reading in(c);
+  reshard_model_tensor t;
+  check(reshard_model_get(reshard_checkpoint_model(c.handle), i, &t));
+  return t;
+}
+
+// --- Lazy tensors ----------------------------------------------------------------------------------------------------
+
+struct LazyTensor {
+  LazyTensor(nb::object owner, int64_t i)
+      : owner(owner), c(nb::cast<Checkpoint &>(owner)), i(i), t(tensor_of(c, i)), name(t.name) {}
+  nb::object owner;
+  Checkpoint &c;
+  int64_t i;
+  reshard_model_tensor t; // but for its name, which goes with the checkpoint
+  std::string name;
+  nb::object places; // an array of bytes of that shape, at an address that is never read
+  Array array() const {
+    Array a;
+    a.dtype = t.dtype, a.ndim = t.ndim;
+    for (int64_t d = t.ndim - 1, due = 1; d >= 0; due *= t.shape[d], d--)
+      a.shape[d] = t.shape[d], a.strides[d] = due;
+    return a;
+  }
+  int64_t bytes() const { return array().elements() * int64_t(reshard_dtype_size(t.dtype)); }
+};
+char *const NOWHERE = reinterpret_cast<char *>(4096);
+
+nb::typed<nb::object, LazyTensor> lazy_tensor(nb::object self, const std::string &name) {
+  int64_t i = find(nb::cast<Checkpoint &>(self), name);
+  if (i < 0)
+    throw nb::key_error(name.c_str());
+  return nb::cast(new LazyTensor(self, i), nb::rv_policy::take_ownership);
+}
+
+// numpy's basic indexing, by numpy: the place, shape and strides of what it takes tell the box that bounds it.
+Any get(LazyTensor &l, nb::handle given) {
+  nb::list index = nb::isinstance<nb::tuple>(given) ? nb::list(given) : nb::list();
+  if (!nb::isinstance<nb::tuple>(given))
+    index.append(given);
+  bool dots = false;
+  for (size_t k = 0; k < index.size(); k++) {
+    nb::object part = index[k];
+    dots = dots || part.is(nb::ellipsis());
+    if (part.is_none() || part.is(nb::ellipsis()) || PySlice_Check(part.ptr()))
+      continue;
+    if (PyBool_Check(part.ptr()) || !PyIndex_Check(part.ptr()))
+      throw nb::index_error(("'" + l.name + "': only integers, slices, ... and None index a lazy tensor").c_str());
+    index[k] = nb::steal(PyNumber_Index(part.ptr()));
+  }
+  if (!dots)
+    index.append(nb::ellipsis()); // a view, never a number
+  if (!l.places.is_valid())
+    l.places = nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
+        NOWHERE, size_t(l.t.ndim), std::vector<size_t>(l.t.shape, l.t.shape + l.t.ndim).data(), nb::int_(0)));
+  const Array part = array_of(l.places[nb::tuple(index)], {"index"});
+  reshard_box box = {};
+  const Array whole = l.array();
+  int64_t at = static_cast<char *>(part.data) - NOWHERE, step[RESHARD_MAX_DIMS];
+  bool empty = part.elements() == 0, plain = true;
+  for (int d = 0; d < l.t.ndim && !empty; d++)
+    box.offset[d] = at / whole.strides[d], at %= whole.strides[d], box.extent[d] = step[d] = 1;
+  for (int r = 0, d = 0; r < part.ndim && !empty; r++) {
+    if (part.shape[r] == 1)
+      continue;
+    while (l.t.shape[d] == 1 || whole.strides[d] > std::abs(part.strides[r]))
+      d++;
+    step[d] = part.strides[r] / whole.strides[d];
+    box.extent[d] = (part.shape[r] - 1) * std::abs(step[d]) + 1;
+    box.offset[d] -= step[d] < 0 ? box.extent[d] - 1 : 0;
+    plain = plain && step[d] == 1;
+  }
+  nb::object out = plain ? numpy_empty(l.t.dtype, part.ndim, part.shape) : numpy_empty(l.t.dtype, l.t.ndim, box.extent);
+  void *data = array_of(out, {"array"}).data;
+  Reading in(l.c);
+  run([&] { return empty ? RESHARD_SUCCESS : reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
+  if (plain)
+    return part.ndim == 0 && !dots ? nb::object(out[nb::tuple()]) : out;
+  nb::list every;
+  for (int d = 0; d < l.t.ndim; d++)
+    every.append(nb::slice(nb::none(), nb::none(), nb::int_(step[d])));
+  return out[nb::tuple(every)].attr("reshape")(tuple_of(part.ndim, part.shape));
+}
+
+// Reads one rank's part into the caller's arrays, which are contiguous.
+void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out, int threads) {
+  Reading in(l.c);
+  Side side = side_of(out, {{&layout, l.t.dtype, l.name}}, rank, "array", true, false);
+  for (const Array &a : side.arrays)
+    if (!a.contiguous())
+      invalid("'" + l.name + "': an array that is not contiguous; read into one that is");
+  run([&] { return reshard_checkpoint_read(l.c.handle, l.i, layout.handle, rank, threads, side.data.data()); });
+}
+
+Any read_whole(LazyTensor &l, nb::object out, int threads) {
+  reshard_layout whole = nullptr;
+  check(reshard_layout_create_single(l.t.ndim, l.t.shape, 1, 0, &whole));
+  const Layout layout(whole);
+  if (out.is_none())
+    out = numpy_empty(l.t.dtype, l.t.ndim, l.t.shape);
+  read_part(l, layout, 0, out, threads);
+  return out;
+}
+
+Any read_torch(LazyTensor &l) {
+  nb::object torch = nb::module_::import_("torch"), dtype = torch.attr(dtype_name(l.t.dtype));
+  return read_whole(l, torch.attr("empty")(tuple_of(l.t.ndim, l.t.shape), "dtype"_a = dtype), 0);
+}
+
+// The file and the byte from which on a tensor lies whole.
+const char *stored_whole(LazyTensor &l, int64_t *offset) {
+  for (int64_t piece = 0;; piece++) {
+    const char *file = nullptr;
+    reshard_box box;
+    reshard_status status = reshard_checkpoint_stored(l.c.handle, l.i, piece, &file, offset, &box);
+    if (status == RESHARD_ERROR_INVALID)
+      raise(RESHARD_ERROR_UNSUPPORTED,
+            "'" + l.name + "' lies in " + std::to_string(piece) + " pieces, none of them whole: read it");
+    check(status);
+    if (std::equal(l.t.shape, l.t.shape + l.t.ndim, box.extent))
+      return file;
+  }
+}
+
+Any map(LazyTensor &l) {
+  Array a = l.array();
+  if (a.elements() == 0)
+    return numpy_empty(a.dtype, a.ndim, a.shape);
+  Reading in(l.c);
+  int64_t offset = 0, before;
+  const char *file = stored_whole(l, &offset);
+  struct stat info = {};
+  int fd = open(file, O_RDONLY | O_CLOEXEC);
+  before = offset % sysconf(_SC_PAGESIZE);
+  size_t bytes = size_t(before + l.bytes());
+  void *at = MAP_FAILED;
+  if (fd >= 0 && fstat(fd, &info) == 0 && info.st_size >= offset + l.bytes())
+    at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, offset - before);
+  int number = fd < 0 || info.st_size >= offset + l.bytes() ? errno : EOVERFLOW;
+  if (fd >= 0)
+    close(fd);
+  if (at == MAP_FAILED)
+    raise(RESHARD_ERROR_SYSTEM, "'" + l.name + "' of '" + file + "': " +
+                                    (number == EOVERFLOW ? "the file has become shorter" : std::strerror(number)));
+  struct Mapped {
+    void *at;
+    size_t bytes;
+  };
+  nb::capsule owner(new Mapped{at, bytes}, [](void *m) noexcept {
+    munmap(static_cast<Mapped *>(m)->at, static_cast<Mapped *>(m)->bytes);
+    delete static_cast<Mapped *>(m);
+  });
+  a.data = static_cast<char *>(at) + before;
+  return numpy_over(a, false, owner);
+}
+
+nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
+  Reading in(c);
+  reshard_checkpoint_info info;
+  check(reshard_checkpoint_get_info(c.handle, &info));
+  nb::dict d;
+  for (int64_t i = 0; i < info.metadata; i++) {
+    const char *key = nullptr, *value = nullptr;
+    check(reshard_checkpoint_metadata(c.handle, i, &key, &value));
+    d[key] = value;
+  }
+  return d;
+}
+
+Report info_of(Checkpoint &c) {
+  Reading in(c);
+  reshard_checkpoint_info i;
+  check(reshard_checkpoint_get_info(c.handle, &i));
+  Report d;
+  d["format"] = reshard_file_format_string(i.format), d["tensors"] = i.tensors, d["files"] = i.files;
+  d["bytes"] = i.bytes, d["stored_bytes"] = i.stored_bytes, d["world"] = i.world, d["left_out"] = i.left_out;
+  return d;
+}
+
+Layout *stored_layout(LazyTensor &l) {
+  Reading in(l.c);
+  reshard_layout layout = nullptr;
+  run([&] { return reshard_checkpoint_layout(l.c.handle, l.i, &layout); });
+  return new Layout(layout);
+}
+
+std::vector<std::string> names_of(Checkpoint &c) {
+  Reading in(c);
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < reshard_model_count(reshard_checkpoint_model(c.handle)); i++)
+    names.push_back(tensor_of(c, i).name);
+  return names;
+}
+
+void bind_lazy(nb::module_ &m) {
+  nb::class_<LazyTensor>(m, "LazyTensor",
+                         "A tensor of a checkpoint. Nothing is read until it is indexed, and then the part that the "
+                         "index names.")
+      .def_ro("name", &LazyTensor::name)
+      .def_prop_ro(
+          "dtype", [](LazyTensor &l) { return Any(nb::borrow(numpy_type(l.t.dtype))); },
+          "numpy's, of ml_dtypes where it has none.")
+      .def_prop_ro("layout", &stored_layout, nb::rv_policy::take_ownership, "The layout as the files have it.")
+      .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.t.ndim, l.t.shape); })
+      .def_prop_ro("ndim", [](LazyTensor &l) { return l.t.ndim; })
+      .def_prop_ro("size", [](LazyTensor &l) { return l.array().elements(); })
+      .def_prop_ro("nbytes", &LazyTensor::bytes)
+      .def("__len__",
+           [](LazyTensor &l) {
+             if (l.t.ndim == 0)
+               throw nb::type_error("len() of a tensor without dims");
+             return l.t.shape[0];
+           })
+      .def("__getitem__", &get, "index"_a.none())
+      .def("_read", &read_part, "layout"_a, "rank"_a, "out"_a.none(), "threads"_a)
+      .def("read", &read_whole, "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
+           "The whole tensor: a new numpy array, or into `out`, contiguous, of numpy or torch.")
+      .def("torch", &read_torch, "The whole tensor as a new torch tensor.")
+      .def("map", &map,
+           "A read-only view of the file, which it keeps open, where the tensor lies whole. A file cut meanwhile is "
+           "SIGBUS.")
+      .def(
+          "__array__",
+          [](LazyTensor &l, nb::handle dtype, nb::object copy) -> Any {
+            if (copy.is(nb::bool_(false)))
+              throw nb::value_error("a lazy tensor is read into new memory");
+            nb::object whole = read_whole(l, nb::none(), 0);
+            return dtype.is_none() ? whole : nb::object(whole.attr("astype")(dtype));
+          },
+          "dtype"_a = nb::none(), "copy"_a = nb::none())
+      .def("__repr__", [](LazyTensor &l) {
+        return "<reshard tensor '" + l.name + "', " + reshard_dtype_string(l.t.dtype) + ", " +
+               shape_text(l.t.ndim, l.t.shape) + ", " + std::to_string(l.bytes()) + " bytes, not read>";
+      });
+}
+
+} // namespace
+
+void bind_checkpoint(nb::module_ &m) {
+  bind_lazy(m);
+  nb::class_<Checkpoint>(m, "_Checkpoint")
+      .def(nb::init<nb::handle>(), "path"_a)
+      .def("__len__", [](Checkpoint &c) { return names_of(c).size(); })
+      .def("__contains__", [](Checkpoint &c, const std::string &name) { return find(c, name) >= 0; })
+      .def("__getitem__", &lazy_tensor)
+      .def("names", &names_of)
+      .def("metadata", &metadata_of)
+      .def("info", &info_of)
+      .def("closed", [](Checkpoint &c) { return c.handle == nullptr; })
+      .def("close", &Checkpoint::close);
+}
