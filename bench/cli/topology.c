@@ -103,8 +103,13 @@ static void read_line(topology_file *f, char *line) {
     if (strncmp(line, words[i].word, length) != 0 || strchr(" \t", line[length]) == NULL)
       continue;
     const char *rest = line + length + strspn(line + length, " \t");
-    bool none = fields[i] == &f->out->chains && strcmp(rest, "none") == 0;
-    *fields[i] = none ? RESHARD_NO_CHAINS : read_value(f, words[i].word, rest, words[i].unit, words[i].scale);
+    bool chains = fields[i] == &f->out->chains;
+    if (chains && strcmp(rest, "none") == 0)
+      f->out->chains = RESHARD_NO_CHAINS;
+    else if (chains && strcmp(rest, "0") == 0)
+      f->out->chains = 0; /* by the model */
+    else
+      *fields[i] = read_value(f, words[i].word, rest, words[i].unit, words[i].scale);
     return;
   }
   if (*line != '\0')

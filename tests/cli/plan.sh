@@ -203,6 +203,13 @@ plan_in machine
 says '^entering      4.00 MiB, 1.000 x the least of 4.00 MiB .all domains.; domain '
 says '^passed on     in 2 hops, by 2 chains; '
 refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
+for line in '' 'chains 0' 'chains none'; do
+  printf '%s\n' 0-7 8-15 "$line" >machine
+  plan_in machine
+  grep -E '^(entering|passed on|rounds)' "$work/out" >"chains ${line#chains }"
+done
+cmp -s 'chains ' 'chains 0' || fault 'chains 0, which are those of the model'
+! cmp -s 'chains 0' 'chains none' || fault 'chains none'
 expect 0 "${reshard[@]}" --topology 4 --svg picture.svg # of 16 ranks in 4 domains
 [ "$(grep -o '#e4572e' picture.svg | wc -l)" = 6 ] && grep -q 'lines: between domains' picture.svg ||
   fault 'domains in the picture'
