@@ -25,6 +25,8 @@ typedef struct map_case {
   reshard_map map;
   reshard_model source, wanted; /* made without faults */
   int64_t regions;
+  rs_names names; /* of the source's tensors, by number */
+  reshard_blocks blocks;
 } map_case;
 
 static reshard_model make_source(void) {
@@ -118,19 +120,19 @@ static bool good_count(const fault_output *out, const void *with) {
   return out->number == c->regions;
 }
 
-/* All of the source in another dtype. */
+/* All of the source in another dtype, with scales and without. */
 static reshard_status choose_dtypes(fault_output *out, const void *with) {
   const map_case *c = with;
   const rs_layouts none = {0};
   reshard_model made;
   rs_copy_regions regions;
-  int64_t converted = -1, unconverted = -1;
+  reshard_convert_report report = {.converted = -1, .unconverted = -1};
   RS_TRY(rs_map_apply(NULL, c->source, &made, &regions));
-  const rs_dtype_choice choice = {c->source, &regions, &none, &none, RESHARD_F8_E4M3};
-  reshard_status status = rs_dtypes_choose(&choice, made, &converted, &unconverted);
+  const rs_dtype_choice choice = {c->source, &c->names, &regions, &none, &none, RESHARD_F8_E4M3, &c->blocks};
+  reshard_status status = rs_dtypes_choose(&choice, made, &report);
   if (status == RESHARD_SUCCESS)
-    out->number = converted + unconverted;
-  else if (unconverted != -1)
+    out->number = report.converted + report.unconverted;
+  else if (report.unconverted != -1)
     status = RESHARD_ERROR_INTERNAL;
   free(regions.at);
   reshard_model_free(made);
@@ -170,7 +172,14 @@ CASE(maps_survive_any_failed_allocation) {
   c.wanted = c.source;
   c.regions = c.source->tensors.n;
   run_map_case(&c);
+  assert_int_equal(rs_names_reserve(&c.names, c.regions), RESHARD_SUCCESS);
+  for (int64_t i = 0, number; i < c.regions; i++)
+    assert_int_equal(rs_names_put(&c.names, rs_model_name(c.source, i), strlen(rs_model_name(c.source, i)), &number),
+                     RESHARD_SUCCESS);
   assert_true(fault_local_run(&(fault_local){"choose_dtypes", choose_dtypes, good_count, NULL, &c}) >= 5);
+  c.blocks = (reshard_blocks){2, 2, RESHARD_F32};
+  assert_true(fault_local_run(&(fault_local){"choose_blocks", choose_dtypes, good_count, NULL, &c}) >= 6);
+  rs_names_free(&c.names);
   reshard_model_free(c.source);
   assert_int_equal(fault_live(), live);
 }

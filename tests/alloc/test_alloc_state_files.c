@@ -23,7 +23,8 @@ typedef struct world {
   reshard_sharded_tensor tensors[RANKS][2];
   reshard_tensor plain[RANKS];
   reshard_tree states[RANKS];
-  rs_comm_ops ops;     /* of ranks that do as if they were processes of their own */
+  rs_comm_ops ops; /* of ranks that do as if they were processes of their own */
+  rs_thread_ops alone;
   bool boxes;          /* one tensor is of another communicator, one path is on rank 1 alone */
   sharded_ranks other; /* that communicator */
   char path[512];
@@ -42,7 +43,9 @@ static reshard_status alone(reshard_comm comm, reshard_status (*run)(int64_t n, 
 static void set_apart(world *w) {
   w->ops = *w->p.comms[0]->ops;
   w->ops.reach = false;
-  w->ops.together = alone;
+  w->alone = *w->ops.threads;
+  w->alone.together = alone;
+  w->ops.threads = &w->alone;
   for (int64_t r = 0; r < RANKS; r++) {
     w->p.comms[r]->ops = &w->ops;
     w->p.comms[r]->locals = 1;

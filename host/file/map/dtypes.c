@@ -188,9 +188,11 @@ reshard_status rs_dtypes_choose(const rs_dtype_choice *choice, reshard_model tar
     status = choose_dtype(&c, i);
   RS_THEN(status, judge_pairs(&c));
   RS_THEN(status, rs_scales_settle(&c, &report->scaled));
-  for (int64_t i = 0; i < n; i++)
+  RS_THEN(status, count_converted(&c, &report->converted));
+  if (status == RESHARD_SUCCESS)
+    report->unconverted = 0;
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     report->unconverted += c.to[i].unconverted && !c.to[i].left_out;
   free(c.to);
-  RS_THEN(status, count_converted(&c, &report->converted));
   return status;
 }
