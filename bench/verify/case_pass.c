@@ -58,17 +58,41 @@ static void free_workspace(case_rank *s) {
   s->workspace = NULL;
 }
 
+static size_t rebind_workspace(const reshard_plan_info *info) {
+  return (size_t)(info->sent_bytes + info->received_bytes + 2 * info->kept_bytes + 512 * info->peers);
+}
+
+/* Room for a rebind to arrays of which less may be in place. Where a plan passes bytes on, its transfer may take the
+ * messages of one that does not. */
+static reshard_status find_rebind_workspace(case_context *l, int64_t rank) {
+  case_rank *s = &l->rank[rank];
+  size_t most = rebind_workspace(&s->info);
+  if (s->info.chains > 0) {
+    reshard_topology topology = *l->c->options.topology;
+    reshard_plan_options options = l->c->options;
+    reshard_plan_info info;
+    reshard_plan plan;
+    topology.chains = RESHARD_NO_CHAINS;
+    options.topology = &topology;
+    RS_TRY(reshard_plan_create(l->c->nentries, l->entries, rank, &options, &plan));
+    reshard_plan_get_info(plan, &info);
+    reshard_plan_destroy(plan);
+    if (rebind_workspace(&info) > most)
+      most = rebind_workspace(&info);
+  }
+  if (most > s->workspace_bytes)
+    s->workspace_bytes = most;
+  return RESHARD_SUCCESS;
+}
+
 static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, const reshard_arrays *arrays) {
   case_rank *s = &l->rank[rank];
   reshard_plan plan = p->reverse ? s->back : s->plan;
   reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = p->path};
   if (p->own_workspace) {
     reshard_plan_workspace(plan, &s->workspace_bytes);
-    if (p->rebind != 0) /* to arrays of which less may be in place */
-      s->workspace_bytes =
-          (size_t)rs_max((int64_t)s->workspace_bytes,
-                         s->info.sent_bytes + s->info.received_bytes + 2 * s->info.kept_bytes + 512 * s->info.peers);
-    reshard_status taken = alloc_workspace(s);
+    reshard_status taken = p->rebind != 0 ? find_rebind_workspace(l, rank) : RESHARD_SUCCESS;
+    RS_THEN(taken, alloc_workspace(s));
     if (taken != RESHARD_SUCCESS)
       return case_failed_call(l, "taking a workspace", rank, taken);
     options.workspace = s->workspace_bytes > 0 ? s->workspace : NULL;

@@ -233,7 +233,8 @@ RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t r
 /* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never
  * more than the limit, where there is one. A rebind to arrays of which less goes in place keeps the rounds and may take
  * more: sent_bytes + received_bytes + 2 * kept_bytes + 512 * peers of the info always suffice, or this where it is
- * more. The direct path needs none. */
+ * more. Where bytes are passed on, so does the larger of that and the same of a plan with RESHARD_NO_CHAINS, whose
+ * messages a mixed transfer takes. The direct path needs none. */
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);
 
 typedef enum reshard_format { RESHARD_TEXT = 0, RESHARD_JSON = 1 } reshard_format;
