@@ -128,7 +128,6 @@ struct room {
   alignas(128) uint4 bytes[RS_BOX_STAGES][RS_BOX_STAGE / 16]; /* by lines; the engine needs 16 */
   uint64_t barrier[RS_BOX_STAGES];
   stage pending[RS_BOX_STAGES]; /* being loaded, to be stored */
-  bool closed;                  /* nothing is stored */
 };
 static_assert(RS_BOX_STAGES_AHEAD < RS_BOX_STAGES, "stages are stored while others are loaded");
 
@@ -136,7 +135,7 @@ __device__ __forceinline__ void store_stage(room &r, uint32_t number) {
   const uint32_t slot = number % RS_BOX_STAGES;
   const stage s = r.pending[slot];
   barrier_wait(&r.barrier[slot], number / RS_BOX_STAGES % 2);
-  for (uint32_t i = 0; i < (r.closed ? 0 : s.rows); i++)
+  for (uint32_t i = 0; i < s.rows; i++)
     store_bulk(s.dst + i * s.dst_step, reinterpret_cast<const char *>(r.bytes[slot]) + i * s.run, s.run);
   commit_stores();
 }
@@ -187,8 +186,7 @@ __device__ __forceinline__ uint32_t move_tile(room &r, const work &w, uint32_t n
 #endif
 
 __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  const bool closed = is_closed(batch);
-  if (batch.own == 0 && closed)
+  if (is_closed(batch))
     return;
 #if RS_BOX_ENGINE
   RS_SHARED(room, r, );
@@ -196,7 +194,6 @@ __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_b
   const uint32_t lane = threadIdx.x;
   uint32_t number = 0; /* lane 0: stages so far */
   if (lane == 0) {
-    r.closed = closed;
     for (int i = 0; i < RS_BOX_STAGES; i++)
       barrier_init(&r.barrier[i]);
     barriers_ready();
@@ -223,7 +220,7 @@ __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_b
     const bool contiguous = tile.shape == RS_BOX_CONTIGUOUS;
     const rs_box_shape *shape = contiguous ? nullptr : &batch.part[k].shapes[tile.shape];
     const uint32_t run = contiguous ? tile.count : shape->run;
-    for (uint32_t row = 0; !closed && row < (contiguous ? 1 : tile.count); row++)
+    for (uint32_t row = 0; row < (contiguous ? 1 : tile.count); row++)
       for (uint32_t at = threadIdx.x * 16; at < run; at += 32 * 16)
         store<false>(tile.dst + (contiguous ? 0 : row * shape->outer_dst) + at,
                      load<false, uint4>(tile.src + (contiguous ? 0 : row * shape->outer_src) + at));

@@ -104,9 +104,9 @@ typedef struct rs_box_part {
 enum { RS_BOX_PARTS = 64 };
 typedef struct rs_box_batch {
   uint32_t nparts;
-  uint32_t tiles;         /* of all parts, below 2^31 */
-  uint32_t loads;         /* RS_BOX_ROW_LOADS_FEW or _MANY; else RS_BOX_ROW_LOADS */
-  uint32_t own;           /* sources are this rank's alone: they may be read before `closed` is known */
+  uint32_t tiles; /* of all parts, below 2^31 */
+  uint32_t loads; /* RS_BOX_ROW_LOADS_FEW or _MANY; else RS_BOX_ROW_LOADS */
+  uint32_t unused;
   const uint32_t *closed; /* in memory of the device: nothing is copied when it is not 0; NULL: there is none */
   rs_box_part part[RS_BOX_PARTS];
 } rs_box_batch;

@@ -115,10 +115,9 @@ static __device__ __forceinline__ uint4 shifted(uint4 a, uint4 b, uint32_t shift
                     __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
 }
 
-/* Whole slots of a contiguous piece, by all threads of the block: src and dst are those of the first one. Of the n that
- * are loaded the first `stored` are stored. */
+/* Whole slots of a contiguous piece, by all threads of the block: src and dst are those of the first one. */
 template <bool Streaming, int Loads>
-static __device__ __forceinline__ void copy_slots(const char *src, char *dst, uint32_t n, uint32_t stored) {
+static __device__ __forceinline__ void copy_slots(const char *src, char *dst, uint32_t n) {
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     uint4 v[Loads] = {};
 #pragma unroll
@@ -127,7 +126,7 @@ static __device__ __forceinline__ void copy_slots(const char *src, char *dst, ui
         v[u] = load<Streaming, uint4>(src + (base + u * RS_BOX_THREADS) * 16);
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
-      if (base + u * RS_BOX_THREADS < stored)
+      if (base + u * RS_BOX_THREADS < n)
         store<Streaming>(dst + (base + u * RS_BOX_THREADS) * 16, v[u]);
   }
 }
@@ -135,8 +134,7 @@ static __device__ __forceinline__ void copy_slots(const char *src, char *dst, ui
 /* The same where the source is not aligned: the second load of a pair is the neighbour's first, from the first-level
  * cache. */
 template <bool Streaming, int Loads>
-static __device__ __forceinline__ void copy_shifted_slots(const char *src, char *dst, uint32_t n, uint32_t stored,
-                                                          uint32_t shift) {
+static __device__ __forceinline__ void copy_shifted_slots(const char *src, char *dst, uint32_t n, uint32_t shift) {
   const char *from = src - shift;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     uint4 a[Loads] = {}, b[Loads] = {};
@@ -148,23 +146,22 @@ static __device__ __forceinline__ void copy_shifted_slots(const char *src, char 
       }
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
-      if (base + u * RS_BOX_THREADS < stored)
+      if (base + u * RS_BOX_THREADS < n)
         store<Streaming>(dst + (base + u * RS_BOX_THREADS) * 16, shifted(a[u], b[u], shift));
   }
 }
 
 template <bool Streaming>
-static __device__ __forceinline__ void copy_contiguous(const char *src, char *dst, uint32_t bytes, bool closed) {
+static __device__ __forceinline__ void copy_contiguous(const char *src, char *dst, uint32_t bytes) {
   slots s = find_slots(src, dst, bytes);
-  const uint32_t stored = closed ? 0 : s.n;
   if (s.shift == 0)
-    copy_slots<Streaming, RS_BOX_LINE_LOADS>(src + s.head, dst + s.head, s.n, stored);
+    copy_slots<Streaming, RS_BOX_LINE_LOADS>(src + s.head, dst + s.head, s.n);
   else
-    copy_shifted_slots<Streaming, RS_BOX_SHIFT_LOADS>(src + s.head, dst + s.head, s.n, stored, s.shift);
+    copy_shifted_slots<Streaming, RS_BOX_SHIFT_LOADS>(src + s.head, dst + s.head, s.n, s.shift);
   /* The ends, a byte a thread. */
   uint32_t tail = s.head + 16 * s.n;
   uint32_t at = threadIdx.x < 32 ? threadIdx.x : tail + threadIdx.x - 32;
-  if (threadIdx.x < 64 && at < (threadIdx.x < 32 ? s.head : bytes) && !closed)
+  if (threadIdx.x < 64 && at < (threadIdx.x < 32 ? s.head : bytes))
     store<Streaming>(dst + at, load<Streaming, uint8_t>(src + at));
 }
 

@@ -30,12 +30,10 @@ template <bool Nested> struct tile_loops {
   uint32_t inside;
   rs_box_axis inner;
   const rs_box_axis *more;
-  bool closed; /* nothing is stored */
 
-  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *between,
-                                        bool closed)
+  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *between)
       : base{tile.src, tile.dst}, outer_src(shape.outer_src), outer_dst(shape.outer_dst), inside(shape.inside),
-        inner(shape.inner), more(between), closed(closed) {}
+        inner(shape.inner), more(between) {}
 
   /* Rows of the tile, when the outermost loop goes round count times. */
   __device__ __forceinline__ uint32_t rows(uint32_t count) const {
@@ -72,7 +70,6 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
   using T = typename rs_unit<Width>::type;
   constexpr uint32_t Loads = (Width < 8 ? 2 : 1) * RowLoads - (Loops::nested ? 1 : 0);
   const uint32_t items = shape.items, magic = shape.magic, n = l.rows(count) * items;
-  const uint32_t stored = l.closed ? 0 : n;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     T v[Loads] = {};
     char *to[Loads] = {};
@@ -88,7 +85,7 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
     }
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
-      if (base + u * RS_BOX_THREADS < stored)
+      if (base + u * RS_BOX_THREADS < n)
         store<false>(to[u], v[u]);
   }
 }
@@ -125,7 +122,7 @@ __device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shap
     }
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
-      if (to[u] != nullptr && !l.closed)
+      if (to[u] != nullptr)
         store<false>(to[u], Agree ? a[u] : shifted(a[u], b[u], shift[u]));
   }
 }
@@ -159,7 +156,7 @@ __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &sh
     }
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
-      if (to[u] != nullptr && !l.closed)
+      if (to[u] != nullptr)
         store<false>(to[u], v[u]);
   }
 }
@@ -181,8 +178,8 @@ __device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shap
 
 template <uint32_t RowLoads, bool Nested>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
-                                           const rs_box_axis *between, bool closed) {
-  const tile_loops<Nested> l(tile, shape, between, closed);
+                                           const rs_box_axis *between) {
+  const tile_loops<Nested> l(tile, shape, between);
   switch (shape.kind) {
   case RS_BOX_UNITS_1: copy_units<RowLoads, 1>(l, shape, tile.count); break;
   case RS_BOX_UNITS_2: copy_units<RowLoads, 2>(l, shape, tile.count); break;
@@ -203,25 +200,24 @@ __device__ __forceinline__ void keep_loops(rs_box_axis *between, const rs_box_sh
   __syncthreads();
 }
 
-template <uint32_t RowLoads>
-__device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t, bool closed) {
+template <uint32_t RowLoads> __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
   RS_SHARED(rs_box_axis, between, [RS_BOX_LOOPS - 2]);
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, t, &k);
   if (tile.shape == RS_BOX_CONTIGUOUS) {
     if (batch.part[k].streaming)
-      copy_contiguous<true>(tile.src, tile.dst, tile.count, closed);
+      copy_contiguous<true>(tile.src, tile.dst, tile.count);
     else
-      copy_contiguous<false>(tile.src, tile.dst, tile.count, closed);
+      copy_contiguous<false>(tile.src, tile.dst, tile.count);
     return;
   }
   const rs_box_shape shape = load_shape(batch.part[k].shapes + tile.shape);
   if (shape.inside > 1)
     keep_loops(between, shape, batch.part[k].axes);
   if (shape.inside == 0)
-    copy_shape<RowLoads, false>(tile, shape, nullptr, closed);
+    copy_shape<RowLoads, false>(tile, shape, nullptr);
   else
-    copy_shape<RowLoads, true>(tile, shape, between, closed);
+    copy_shape<RowLoads, true>(tile, shape, between);
 }
 
 /* Blocks of an SM: more loads take more registers. */
@@ -230,20 +226,18 @@ template <uint32_t RowLoads> constexpr int row_blocks = RowLoads > RS_BOX_ROW_LO
 template <uint32_t RowLoads>
 __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  const bool closed = is_closed(batch);
-  if (batch.own != 0 || !closed)
-    copy_tile<RowLoads>(batch, blockIdx.x, closed);
+  if (!is_closed(batch))
+    copy_tile<RowLoads>(batch, blockIdx.x);
 }
 
 /* Fewer blocks than tiles: kernels of their own, so that the others need no loop. */
 template <uint32_t RowLoads>
 __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  const bool closed = is_closed(batch);
-  if (batch.own == 0 && closed)
+  if (is_closed(batch))
     return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
-    copy_tile<RowLoads>(batch, t, closed);
+    copy_tile<RowLoads>(batch, t);
     __syncthreads(); /* before the next tile's loops come into shared memory */
   }
 }
@@ -273,9 +267,9 @@ __device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32
   const int64_t begin = rs_box_piece_begin(span.dst, spans.tile, piece);
   const int64_t end = min(rs_box_piece_begin(span.dst, spans.tile, piece + 1), span.bytes);
   if (spans.streaming)
-    copy_contiguous<true>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), false);
+    copy_contiguous<true>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
   else
-    copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), false);
+    copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)

@@ -110,10 +110,11 @@ __device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tili
 }
 
 template <int Element>
-__device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_box_tile &tile, int64_t dst_i, int ni) {
+__device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_box_tile &tile, int64_t dst_i) {
   using S = tiling<Element>;
   static_assert(S::columns == 32 && S::stores == 16, "a warp stores a row, and a lane has one of two ends");
-  const int n = (tile.count >> 16) * Element, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int ni = tile.count & 0xffff, n = (tile.count >> 16) * Element, warp = threadIdx.x / 32,
+            lane = threadIdx.x % 32;
 #pragma unroll 4
   for (int k = 0; k < S::stores; k++) {
     const int i = warp + k * S::warps;
@@ -133,8 +134,7 @@ __device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_b
 /* --- A tile --- */
 
 template <int Element>
-__device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i,
-                                               bool closed) {
+__device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i) {
   using S = tiling<Element>;
   using word = typename S::word;
   constexpr int Q = S::in_word;
@@ -174,7 +174,6 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
 
   __syncthreads();
 
-  const int stored = closed ? 0 : ni; /* rows */
   if (((reinterpret_cast<uintptr_t>(tile.dst) | static_cast<uintptr_t>(dst_i)) & low) == 0 && nj % Q == 0) {
     word w[S::stores];
 #pragma unroll
@@ -185,45 +184,43 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
 #pragma unroll
     for (int k = 0; k < S::stores; k++) {
       int item = warp + k * S::warps, i = item / (S::columns / 32), column = item % (S::columns / 32) * 32 + lane;
-      if (i < stored && column * Q < nj)
+      if (i < ni && column * Q < nj)
         store<false>(tile.dst + i * dst_i + column * static_cast<int>(sizeof(word)), w[k]);
     }
   } else if constexpr (Q > 1) {
-    store_unaligned<Element>(kept, tile, dst_i, stored);
+    store_unaligned<Element>(kept, tile, dst_i);
   }
 }
 
-__device__ __forceinline__ void copy_tile(char *at, const rs_box_batch &batch, uint32_t t, bool closed) {
+__device__ __forceinline__ void copy_tile(char *at, const rs_box_batch &batch, uint32_t t) {
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, t, &k);
   const rs_box_shape &shape = batch.part[k].shapes[tile.shape];
   const int64_t src_j = shape.inner.src, dst_i = shape.outer_dst;
   switch (shape.run) {
-  case 1: transpose_tile<1>(at, tile, src_j, dst_i, closed); break;
-  case 2: transpose_tile<2>(at, tile, src_j, dst_i, closed); break;
-  case 4: transpose_tile<4>(at, tile, src_j, dst_i, closed); break;
-  case 8: transpose_tile<8>(at, tile, src_j, dst_i, closed); break;
-  default: transpose_tile<16>(at, tile, src_j, dst_i, closed); break;
+  case 1: transpose_tile<1>(at, tile, src_j, dst_i); break;
+  case 2: transpose_tile<2>(at, tile, src_j, dst_i); break;
+  case 4: transpose_tile<4>(at, tile, src_j, dst_i); break;
+  case 8: transpose_tile<8>(at, tile, src_j, dst_i); break;
+  default: transpose_tile<16>(at, tile, src_j, dst_i); break;
   }
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS)
     copy_transposes(RS_GRID_CONSTANT(rs_box_batch) batch) {
   RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
-  const bool closed = is_closed(batch);
-  if (batch.own != 0 || !closed)
-    copy_tile(reinterpret_cast<char *>(room), batch, blockIdx.x, closed);
+  if (!is_closed(batch))
+    copy_tile(reinterpret_cast<char *>(room), batch, blockIdx.x);
 }
 
 /* Fewer blocks than tiles; the loop takes registers that a block more on an SM would not leave. */
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS - 1)
     copy_transposes_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
   RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
-  const bool closed = is_closed(batch);
-  if (batch.own == 0 && closed)
+  if (is_closed(batch))
     return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
-    copy_tile(reinterpret_cast<char *>(room), batch, t, closed);
+    copy_tile(reinterpret_cast<char *>(room), batch, t);
     __syncthreads(); /* before the next tile comes into the room */
   }
 }

@@ -23,7 +23,6 @@ typedef struct cuda_program {
   rs_box_part part[RS_BOX_CLASSES];
   int64_t count;
   const uint32_t *closed; /* rs_box_batch.closed */
-  bool own;               /* rs_box_batch.own */
   char *memory;           /* of the device: of a program that was compiled for good */
   /* Copies that run once. */
   bool once;
@@ -57,7 +56,7 @@ static reshard_status find_engine(rs_device *device, bool *engine) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status make_tables(rs_device *device, cuda_program *p, rs_box_tables *tables, const rs_copies *copies) {
+static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
   const rs_cuda *cuda = rs_cuda_of(device);
   rs_box_policy policy = {.sms = cuda->multiprocessors, .tile = cuda->tile, .bulk_from = cuda->bulk_from};
   for (int64_t i = 0; i < copies->copy.n; i++)
@@ -65,7 +64,6 @@ static reshard_status make_tables(rs_device *device, cuda_program *p, rs_box_tab
       return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies that convert %s to %s are not built for GPUs",
                       reshard_dtype_string((reshard_dtype)copies->copy.at[i].from),
                       reshard_dtype_string((reshard_dtype)copies->copy.at[i].to));
-  p->own = !copies->deal; /* sources on other GPUs are dealt */
   RS_TRY(find_engine(device, &policy.bulk));
   return rs_box_tables_make(tables, copies, &policy);
 }
@@ -128,7 +126,7 @@ static reshard_status compile_program(rs_device *device, const rs_copies *copies
   char *host = NULL;
   rs_box_tables tables = {0};
   reshard_status status;
-  RS_TRY_GOTO(status, make_tables(device, p, &tables, copies), done);
+  RS_TRY_GOTO(status, make_tables(device, &tables, copies), done);
   int64_t bytes = rs_box_tables_bytes(&tables);
   if (bytes > 0) {
     RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
@@ -166,7 +164,7 @@ reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int
   p->count = 0;
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     p->part[c].count = 0;
-  RS_TRY(make_tables(device, p, &p->tables, copies));
+  RS_TRY(make_tables(device, &p->tables, copies));
   p->table_bytes = rs_box_tables_bytes(&p->tables);
   if (p->table_bytes == 0)
     return RESHARD_SUCCESS;
@@ -222,9 +220,7 @@ static reshard_status launch_class(const rs_cuda *cuda, int class, int64_t n, rs
   rs_box_batch batch;
   batch.nparts = batch.tiles = 0;
   batch.loads = (uint32_t)cuda->loads;
-  const cuda_program *only = n == 1 ? program_of(programs[0]) : NULL;
-  batch.closed = only != NULL ? only->closed : NULL;
-  batch.own = only != NULL && only->own;
+  batch.closed = n == 1 && programs[0] != NULL ? program_of(programs[0])->closed : NULL;
   for (int64_t i = 0; i < n; i++) {
     const cuda_program *p = program_of(programs[i]);
     if (p == NULL || p->part[class].count == 0)
