@@ -35,11 +35,16 @@ static scales_box blocks_of(const rs_copy_region *r, int ndim, const int64_t *lo
   return box;
 }
 
-static void set_scales(rs_block_box *out, const rs_copy_region *r, const scales_box *scales) {
-  out->scale_dtype = r->blocks.scales;
-  out->block[0] = r->blocks.rows;
-  out->block[1] = r->blocks.columns;
-  memcpy(out->scale_stride, scales->strides + scales->ndim - 2, sizeof out->scale_stride);
+/* Matrices of so many columns, dense on both sides, still without memory. */
+static rs_block_box dense_box(const rs_copy_region *r, const scales_box *scales, reshard_dtype wide, int64_t columns) {
+  int64_t width = (int64_t)reshard_dtype_size(wide);
+  rs_block_box box = {.wide_dtype = wide,
+                      .scale_dtype = r->blocks.scales,
+                      .block = {r->blocks.rows, r->blocks.columns},
+                      .wide_stride = {columns * width, width},
+                      .value_stride = {columns, 1}};
+  memcpy(box.scale_stride, scales->strides + scales->ndim - 2, sizeof box.scale_stride);
+  return box;
 }
 
 /* --- Source ------------------------------------------------------------------------------------------------------ */
@@ -86,7 +91,7 @@ static reshard_status read_scales(rs_batch *b, const rs_copy_region *r, const sc
   return status;
 }
 
-/* Neighbouring rows and columns of one matrix of a part. at: of the part's first element. */
+/* Neighbouring rows and columns of one matrix of a part. */
 static void multiply_piece(rs_batch *b, rs_block_box *box, const rs_piece *rows, const rs_piece *columns) {
   rs_block_box piece = *box;
   const rs_piece *both[2] = {rows, columns};
@@ -149,17 +154,15 @@ reshard_status rs_scaled_read(rs_batch *b, const rs_tile_part *p, char *to) {
     }
   }
   first[t->ndim] = pieces.n;
-  rs_block_box box = {.wide = to, .values = b->values.at, .scales = b->scales.at};
-  box.wide_dtype = b->move->dst->model->tensors.at[r->dst].dtype;
-  int64_t width = (int64_t)reshard_dtype_size(box.wide_dtype), columns = p->extent[t->ndim - 1];
-  set_scales(&box, r, &scales);
-  box.value_stride[0] = columns;
-  box.value_stride[1] = 1;
-  box.wide_stride[0] = columns * width;
-  box.wide_stride[1] = width;
+  reshard_dtype wide = b->move->dst->model->tensors.at[r->dst].dtype;
+  int64_t columns = p->extent[t->ndim - 1];
+  rs_block_box box = dense_box(r, &scales, wide, columns);
+  box.wide = to;
+  box.values = b->values.at;
+  box.scales = b->scales.at;
   if (matrices(t) > 0) {
     outer[1] = columns * p->extent[1];
-    outer[0] = outer[1] * width;
+    outer[0] = outer[1] * (int64_t)reshard_dtype_size(wide);
     outer[2] = scales.strides[0];
   }
   if (status == RESHARD_SUCCESS)
@@ -173,19 +176,15 @@ reshard_status rs_scaled_read(rs_batch *b, const rs_tile_part *p, char *to) {
 reshard_status rs_scaled_make(rs_batch *b, const rs_tile_part *p, rs_tile_part *values, rs_tile_part *scales) {
   const rs_copy_region *r = &b->move->regions[b->tiles.at[p->tile].region];
   const rs_model_tensor *t = &b->move->dst->model->tensors.at[r->dst];
-  rs_block_box box = {.wide_dtype = b->move->src->model->tensors.at[r->src].dtype};
-  int64_t width = (int64_t)reshard_dtype_size(box.wide_dtype), elements = p->bytes / width;
+  reshard_dtype wide = b->move->src->model->tensors.at[r->src].dtype;
+  int64_t width = (int64_t)reshard_dtype_size(wide), elements = p->bytes / width;
   int64_t rows = p->extent[t->ndim - 2], columns = p->extent[t->ndim - 1];
   scales_box made = blocks_of(r, t->ndim, p->lo, p->extent);
   RS_TRY(rs_vec_reserve(&b->values, elements));
   RS_TRY(rs_vec_reserve(&b->scales, made.bytes));
-  set_scales(&box, r, &made);
+  rs_block_box box = dense_box(r, &made, wide, columns);
   box.n[0] = rows;
   box.n[1] = columns;
-  box.value_stride[0] = columns;
-  box.value_stride[1] = 1;
-  box.wide_stride[0] = columns * width;
-  box.wide_stride[1] = width;
   for (int64_t m = 0; m < (matrices(t) > 0 ? p->extent[0] : 1); m++) {
     box.wide = (char *)p->data + m * rows * columns * width;
     box.values = b->values.at + m * rows * columns;
