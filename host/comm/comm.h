@@ -78,28 +78,31 @@ typedef enum rs_fit { RS_FIT_NONE, RS_FIT_SLOWER, RS_FIT_FASTER } rs_fit; /* tha
 
 struct rs_split_group; /* comm/split.h */
 
-/* NOBODY: looks whether the communicator goes on. BEGIN: the only rank of a process comes to a step; END is held in it,
- * or after it, by that or by an exchange, with the same error on all. ALL: an all-gather. NODE: ranks of this node have
- * read each other's memory; RESHARD_ERROR_MISMATCH with unequal keys. */
-typedef enum rs_scope { RS_MEET_NOBODY, RS_MEET_BEGIN, RS_MEET_END, RS_MEET_ALL, RS_MEET_NODE } rs_scope;
+/* - BEGIN: the only rank of a process comes to a step; END is held in it, or after it, by that or by an exchange, with
+ *   the same error on all.
+ * - ALL: an all-gather.
+ * - NODE: ranks of this node have read each other's memory; RESHARD_ERROR_MISMATCH with unequal keys.
+ * - CLOSED, of neighbours: ranks of this node have closed what they had open of each other's for the first `key`
+ *   closings, by the deadline at most. On a communicator that has ended that is for 2 s at most: ranks that hear of the
+ *   end in different steps need not all tell. It has no error. */
+typedef enum rs_scope { RS_MEET_BEGIN, RS_MEET_END, RS_MEET_ALL, RS_MEET_NODE, RS_MEET_CLOSED } rs_scope;
 
 typedef struct rs_meeting {
   rs_scope scope;
   reshard_status status; /* of END */
-  uint64_t key;          /* of NODE */
+  uint64_t key;          /* of NODE, CLOSED */
   const void *record;    /* of ALL, RS_COMM_RECORD bytes at most */
   size_t bytes;
   const void **all; /* of all ranks, in memory of the communicator that holds until this one's next collective call */
 } rs_meeting;
 
 /* ABORT: the communicator ends. STREAMS: what an abort has left for a shrink ends, where a stream has work of it at two
- * such calls, and with it that work. CALLS: this rank makes no more; those who wait for it hear of it as by destroy. */
+ * such calls, and with it that work. CALLS: this rank makes no more; those who wait for it hear of it as by destroy.
+ * NOTHING: for what `end` returns. */
 typedef enum rs_end { RS_END_NOTHING, RS_END_ABORT, RS_END_STREAMS, RS_END_CALLS } rs_end;
 
-/* Room for exchanges; or peers that this rank sends to and receives from, ascending, or those of a collective. */
+/* Peers that this rank sends to and receives from, ascending, or those of a collective. */
 typedef struct rs_links {
-  bool room;    /* and nothing else */
-  int64_t most; /* receives that one exchange has over all ranks of this process */
   const int64_t *sends, *receives;
   int64_t nsends, nreceives, root;
   reshard_collective kind;
@@ -120,6 +123,13 @@ typedef struct rs_thread_ops {
 
 /* Memory that messages go through, and how they lie there. */
 typedef struct rs_message_ops {
+  /* Makes room for exchanges that have so many receives over all ranks of this process: called inside `together`, or by
+   * all ranks of a communicator of processes with GPUs, where it makes their mailboxes. Collective. NULL: they need
+   * none. */
+  reshard_status (*reserve)(reshard_comm comm, int64_t receives);
+  /* Makes the connections to peers ahead of the exchanges, since they can take most of a second; touches no user's
+   * array. Collective. NULL: none are made. */
+  reshard_status (*connect)(reshard_comm comm, const rs_links *links);
   /* The place of a pair's mailbox that messages to the peer (sending), or from it, go through: at most `bytes`, which
    * are there from then on. Not collective. NULL where messages.mailbox is 0. */
   reshard_status (*mailbox)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
@@ -146,11 +156,6 @@ typedef struct rs_neighbour_ops {
    * Between ranks that have imports of each other. */
   reshard_status (*pass)(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
   reshard_status (*take)(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);
-  /* Tells the others that this rank has closed what it had open of theirs for the first n closings (below). Waits
-   * until all that are there have told so, by the deadline at most. On a communicator that has ended that is for 2 s at
-   * most: ranks that hear of the end in different steps need not all tell. With ranks of several nodes those of this
-   * one. */
-  void (*await_closed)(reshard_comm comm, uint64_t n);
   /* Shows the others that this rank's next work on a stream is of the transfer with this key, the same on all ranks.
    * reads_others: it is on the direct path; captured: the work is put into a graph. Not collective, and no wait.
    * RESHARD_ERROR_MISMATCH, and the communicator has ended, where another has come with other work instead. NULL: ranks
@@ -164,12 +169,13 @@ typedef struct rs_comm_ops {
   size_t alignment;             /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
   bool reach;                   /* every rank's host memory can be addressed by every rank: ranks of one process */
   bool one_node;                /* all ranks are on one node, by what the communicator is */
-  bool connects;                /* connections are made ahead of the exchanges, since they can take most of a second */
   const rs_thread_ops *threads; /* NULL: a process has one rank */
-  const rs_message_ops *messages;     /* NULL: none of these */
+  const rs_message_ops *messages;
   const rs_neighbour_ops *neighbours; /* NULL: ranks use no memory of each other's, or need nobody for that */
-  /* Blocking, but for NOBODY. RESHARD_ERROR_PEER when the communicator has ended. The call allocates nothing, so that a
-   * rank without memory can still say so. */
+  /* Not collective, and no wait: SUCCESS, or RESHARD_ERROR_PEER when the communicator has ended. */
+  reshard_status (*look)(reshard_comm comm);
+  /* Blocking. RESHARD_ERROR_PEER when the communicator has ended. The call allocates nothing, so that a rank without
+   * memory can still say so. */
   reshard_status (*meet)(reshard_comm comm, const rs_meeting *meeting);
   /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received.
    * Sends and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not).
@@ -178,19 +184,16 @@ typedef struct rs_comm_ops {
    * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
    * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
   reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
-  /* Makes room for exchanges: called inside `together`, or by all ranks of a communicator of processes with GPUs, where
-   * it makes their mailboxes. With peers, where it `connects`: makes the connections, and touches no user's array. Both
-   * are collective. */
-  reshard_status (*connect)(reshard_comm comm, const rs_links *links);
   /* Makes the communicator of this rank's group. A split is collective, also over the ranks that are in none. With lost
    * ranks it is a shrink, by the ranks of the group alone, who come with the same list of lost ones, which is checked:
-   * the communicator may have ended, and has afterwards. All ranks succeed, or all get the same error. */
+   * the communicator may have ended, and has afterwards. All ranks succeed, or all get the same error: *part is what
+   * there is of it then, which the caller destroys, or NULL. */
   reshard_status (*make)(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);
   /* Ranks that had not come when a deadline passed, ascending, to ranks [size]. The same on all ranks that waited. Not
    * collective. */
   int64_t (*absent)(reshard_comm comm, int64_t *ranks);
-  /* Not collective; from any thread. After NOTHING it returns whether a GPU may wait for a peer for ever, in work of a
-   * caller's communicator that was given up: whatever waits for the GPU would so, too. */
+  /* Not collective; from any thread. Returns whether a GPU may wait for a peer for ever, in work of a caller's
+   * communicator that was given up: whatever waits for the GPU would so, too. */
   bool (*end)(reshard_comm comm, rs_end what);
   void (*destroy)(reshard_comm comm); /* not collective */
 } rs_comm_ops;
@@ -231,11 +234,10 @@ typedef struct rs_comm_messages {
   int64_t least_run;
 } rs_comm_messages;
 
-/* A memory file has gone to a rank, or come from it: in a call of all ranks that has not ended yet, or in one that has
- * succeeded. Both ranks know that alike. */
-typedef enum rs_passing { RS_PASSED_NOT = 0, RS_PASSED_NOW, RS_PASSED } rs_passing;
+/* The call, counted from 1 on by `settled`, in which a memory file has gone to a rank, or come from it. 0: it has not,
+ * or the call has failed. Both ranks know that alike. */
 typedef struct rs_passed_file {
-  uint8_t to, from;
+  uint64_t to, from;
 } rs_passed_file;
 
 /* Memory of other ranks that this one reads. */
@@ -247,6 +249,7 @@ typedef struct rs_comm_memory {
    * nodes yet. The table's owner has opened this process's file for as long as it lives. */
   struct rs_import **imports;
   rs_passed_file *passed; /* [size]; NULL: no memory files are passed on */
+  uint64_t settled;       /* calls so far that may have passed some on, and have ended */
   bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
   struct rs_peers *peers; /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
@@ -343,11 +346,12 @@ reshard_status rs_comm_cancel(reshard_comm comm, reshard_status status);
 void rs_comm_free_deferred(reshard_comm comm);
 static inline bool rs_comm_is_stuck(reshard_comm comm) { return comm->ops->end(comm, RS_END_NOTHING); }
 /* Messages of an exchange that has failed may be under way in memory that they went through ... */
-static inline bool rs_comm_keeps_messages(reshard_comm comm) {
-  return comm->ops->messages != NULL && comm->ops->messages->retire != NULL;
-}
+static inline bool rs_comm_keeps_messages(reshard_comm comm) { return comm->ops->messages->retire != NULL; }
 /* ... which is freed after them. */
 void rs_comm_retire(reshard_comm comm, void *memory);
+static inline reshard_status rs_comm_reserve(reshard_comm comm, int64_t receives) {
+  return comm->ops->messages->reserve != NULL ? comm->ops->messages->reserve(comm, receives) : RESHARD_SUCCESS;
+}
 /* Ranks of its nodes find each other when a transfer asks for it. */
 static inline bool rs_comm_opens_nodes(reshard_comm comm) {
   return comm->ops->neighbours != NULL && comm->ops->neighbours->open != NULL;

@@ -62,19 +62,13 @@ static reshard_status gather_calls(int64_t n, void **all) {
 
 /* --- Ranks that do not ------------------------------------------------------------------------------------------ */
 
-typedef struct record {
-  int64_t status, size;
-  char text[RS_COMM_RECORD - 2 * sizeof(int64_t)];
-} record;
-_Static_assert(sizeof(record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
-
-/* Every rank's status: all have the first failure. */
-static reshard_status exchange_records(reshard_comm comm, reshard_status status, int64_t size, const record **all) {
-  record mine = {.status = status, .size = size};
+reshard_status rs_comm_bring(reshard_comm comm, reshard_status status, rs_brought *mine, const rs_brought **all) {
+  _Static_assert(sizeof *mine == RS_COMM_RECORD, "it fits the communicator's buffer");
+  mine->status = status;
   if (status != RESHARD_SUCCESS)
-    snprintf(mine.text, sizeof mine.text, "%s", reshard_last_error());
+    snprintf(mine->text, sizeof mine->text, "%s", reshard_last_error());
   const void *gathered;
-  RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
+  RS_TRY(rs_comm_allgather(comm, mine, sizeof *mine, &gathered));
   *all = gathered;
   for (int64_t r = 0; r < comm->size; r++)
     if ((*all)[r].status != RESHARD_SUCCESS)
@@ -82,7 +76,12 @@ static reshard_status exchange_records(reshard_comm comm, reshard_status status,
   return RESHARD_SUCCESS;
 }
 
-static int64_t record_size(const void *user, int64_t rank) { return ((const record *)user)[rank].size; }
+reshard_status rs_comm_agree(reshard_comm comm, reshard_status status) {
+  const rs_brought *all;
+  return rs_comm_bring(comm, status, &(rs_brought){0}, &all);
+}
+
+static int64_t brought_size(const void *user, int64_t rank) { return ((const rs_brought *)user)[rank].numbers[0]; }
 
 static reshard_status gather_records(reshard_comm comm, const char *mine, rs_strings *all) {
   char piece[RS_COMM_RECORD] = {0};
@@ -106,11 +105,12 @@ static reshard_status gather_records(reshard_comm comm, const char *mine, rs_str
 
 static reshard_status gather_by_records(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
                                         rs_strings **out) {
-  const record *records;
+  rs_brought own = {.numbers = {size}};
+  const rs_brought *sizes;
   rs_strings *all = NULL;
-  RS_TRY(exchange_records(comm, status, size, &records));
-  status = rs_strings_create(comm->size, record_size, records, &all);
-  RS_TRY_GOTO(status, exchange_records(comm, status, 0, &records), fail);
+  RS_TRY(rs_comm_bring(comm, status, &own, &sizes));
+  status = rs_strings_create(comm->size, brought_size, sizes, &all);
+  RS_TRY_GOTO(status, rs_comm_agree(comm, status), fail);
   RS_TRY_GOTO(status, gather_records(comm, mine, all), fail);
   *out = all;
   return RESHARD_SUCCESS;

@@ -4,6 +4,18 @@
 
 #include "comm/comm.h"
 
+/* A rank's part in a step in which all have the error of the lowest rank that failed. */
+typedef struct rs_brought {
+  int64_t status, numbers[3];
+  char text[RS_COMM_RECORD - 4 * sizeof(int64_t)]; /* words; of a status that is no success, the last error */
+} rs_brought;
+
+/* Collective: every rank brings its status, and what it has set in `mine`. *all holds until the next collective call of
+ * the rank. */
+reshard_status rs_comm_bring(reshard_comm comm, reshard_status status, rs_brought *mine, const rs_brought **all);
+/* The same of the status alone. */
+RS_PRIVATE_API reshard_status rs_comm_agree(reshard_comm comm, reshard_status status);
+
 /* One byte string per rank of a communicator, in rank order, end to end. Immutable; the ranks of a process share it. */
 typedef struct rs_strings {
   atomic_llong users;

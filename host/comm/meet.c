@@ -18,7 +18,7 @@ static reshard_status check_process(reshard_comm comm) {
 
 reshard_status rs_comm_alive(reshard_comm comm) {
   RS_TRY(check_process(comm));
-  return rs_comm_cancel(comm, comm->ops->meet(comm, &(rs_meeting){.scope = RS_MEET_NOBODY}));
+  return rs_comm_cancel(comm, comm->ops->look(comm));
 }
 
 /* A step, by the rank's own thread. Returns the call that it is by itself; NULL within another. */

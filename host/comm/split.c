@@ -3,16 +3,14 @@
  * one. What makes a communicator of a group is the transport's. */
 #include "comm/split.h"
 
+#include "comm/gather.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct split_record {
-  int64_t status, color, key;
-  uint64_t by;                                     /* hash of the words, 0 for none */
-  char text[RS_COMM_RECORD - 4 * sizeof(int64_t)]; /* of the error, else the words */
-} split_record;
-_Static_assert(sizeof(split_record) == RS_COMM_RECORD, "a record fits the communicator's buffer");
+/* Numbers that a rank brings. by: hash of its words, 0 for none. */
+enum { SPLIT_COLOR, SPLIT_KEY, SPLIT_BY };
 
 typedef struct split_request {
   int64_t color, key, rank;
@@ -27,28 +25,17 @@ static int compare_requests(const void *a, const void *b) {
   return x->rank < y->rank ? -1 : 1;
 }
 
-/* Checks the records of all ranks; the result is the same on every rank. */
-static reshard_status check_records(int64_t n, const split_record *all) {
-  for (int64_t r = 0; r < n; r++)
-    if (all[r].status != RESHARD_SUCCESS)
-      return rs_error((reshard_status)all[r].status, "rank %lld: %s", (long long)r, all[r].text);
-  for (int64_t r = 1; r < n; r++)
-    if (all[r].by != all[0].by)
-      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 splits by %s, rank %lld by %s", all[0].text, (long long)r,
-                      all[r].text);
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status exchange_records(reshard_comm comm, const rs_split *mine, const split_record **all) {
-  split_record r = {.status = mine->status, .color = mine->color, .key = mine->key};
-  const char *words = mine->status != RESHARD_SUCCESS ? reshard_last_error() : mine->by != NULL ? mine->by : "color";
-  snprintf(r.text, sizeof r.text, "%s", words);
+static reshard_status exchange_requests(reshard_comm comm, const rs_split *mine, const rs_brought **all) {
+  rs_brought own = {.numbers = {mine->color, mine->key}};
+  snprintf(own.text, sizeof own.text, "%s", mine->by != NULL ? mine->by : "color");
   if (mine->by != NULL)
-    r.by = rs_hash(1, mine->by, strlen(mine->by));
-  const void *gathered;
-  RS_TRY(rs_comm_allgather(comm, &r, sizeof r, &gathered));
-  *all = gathered;
-  return check_records(comm->size, *all);
+    own.numbers[SPLIT_BY] = (int64_t)rs_hash(1, mine->by, strlen(mine->by));
+  RS_TRY(rs_comm_bring(comm, mine->status, &own, all));
+  for (int64_t r = 1; r < comm->size; r++)
+    if ((*all)[r].numbers[SPLIT_BY] != (*all)[0].numbers[SPLIT_BY])
+      return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 splits by %s, rank %lld by %s", (*all)[0].text, (long long)r,
+                      (*all)[r].text);
+  return RESHARD_SUCCESS;
 }
 
 static void free_group(rs_split_group *group) {
@@ -67,11 +54,11 @@ static void add_rank(reshard_comm comm, rs_split_group *group, int64_t i, int64_
   group->global_ranks[i] = rs_comm_global(comm, rank);
 }
 
-static reshard_status find_group(reshard_comm comm, const split_record *all, rs_split_group *group) {
+static reshard_status find_group(reshard_comm comm, const rs_brought *all, rs_split_group *group) {
   split_request *requests = NULL;
   RS_TRY(rs_alloc(&requests, comm->size, sizeof *requests));
   for (int64_t r = 0; r < comm->size; r++)
-    requests[r] = (split_request){all[r].color, all[r].key, r};
+    requests[r] = (split_request){all[r].numbers[SPLIT_COLOR], all[r].numbers[SPLIT_KEY], r};
   qsort(requests, (size_t)comm->size, sizeof *requests, compare_requests);
   reshard_status status = RESHARD_SUCCESS;
   int color = 0;
@@ -93,26 +80,29 @@ static reshard_status find_group(reshard_comm comm, const split_record *all, rs_
   return status;
 }
 
-reshard_status rs_split_agree(reshard_comm comm, reshard_status mine) {
-  const split_record *all;
-  return exchange_records(comm, &(rs_split){.status = mine}, &all);
+/* The communicator of the group, or NULL for a rank in none. */
+static reshard_status make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
+  reshard_comm made = NULL;
+  reshard_status status = comm->ops->make(comm, group, &made);
+  if (status != RESHARD_SUCCESS && made != NULL)
+    made->ops->destroy(made);
+  RS_TRY(status);
+  if (made != NULL)
+    made->process.node = comm->process.node;
+  *part = made;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status rs_comm_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub) {
-  const split_record *all;
+  const rs_brought *all;
   rs_split_group group = {.color = -1};
-  reshard_comm made = NULL;
   comm->meets.begun = rs_now_ns();
-  reshard_status status = exchange_records(comm, mine, &all);
+  reshard_status status = exchange_requests(comm, mine, &all);
   if (status == RESHARD_SUCCESS)
-    status = rs_split_agree(comm, find_group(comm, all, &group));
-  RS_THEN(status, comm->ops->make(comm, &group, &made));
+    status = rs_comm_agree(comm, find_group(comm, all, &group));
+  RS_THEN(status, make_part(comm, &group, sub));
   comm->meets.begun = 0;
   free_group(&group);
-  if (made != NULL)
-    made->process.node = comm->process.node;
-  if (status == RESHARD_SUCCESS)
-    *sub = made;
   return status;
 }
 
@@ -237,19 +227,15 @@ reshard_status rs_shrink_await(rs_shrink *s) {
 
 static reshard_status shrink_comm(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {
   rs_split_group group = {.nlost = n, .lost = lost};
-  reshard_comm made = NULL;
   if (n == 0)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_comm_shrink: no rank is known as missing");
   RS_TRY(check_lost(comm, n, lost));
   if (rs_comm_is_forked(comm))
     return rs_comm_alive(comm);
   reshard_status status = find_rest(comm, &group);
-  RS_THEN(status, comm->ops->make(comm, &group, &made));
+  RS_THEN(status, make_part(comm, &group, sub));
   free_group(&group);
-  RS_TRY(rs_comm_cancel(comm, status));
-  made->process.node = comm->process.node;
-  *sub = made;
-  return RESHARD_SUCCESS;
+  return rs_comm_cancel(comm, status);
 }
 
 reshard_status reshard_comm_shrink(reshard_comm comm, int64_t n, const int64_t *lost, reshard_comm *sub) {

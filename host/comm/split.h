@@ -52,7 +52,5 @@ RS_PRIVATE_API void rs_shrink_end(rs_shrink *s);
 /* reshard_comm_split. A rank whose status is no success takes part all the same. All ranks succeed, or all have the
  * status and text of the lowest rank that failed, or that wants something else than rank 0. */
 reshard_status rs_comm_split(reshard_comm comm, const rs_split *mine, reshard_comm *sub);
-/* Collective: success when every rank brings success, else the first failing rank's status and text on all. */
-RS_PRIVATE_API reshard_status rs_split_agree(reshard_comm comm, reshard_status mine);
 
 #endif

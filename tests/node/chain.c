@@ -60,7 +60,7 @@ static void check_working(void) {
   world_barrier();
   if (rank == WAITING || rank == IMPATIENT) {
     const rs_turn turn = {.comm = comm, .nreceives = rank == WAITING ? 1 : 2, .receives = parts};
-    CHECK(comm->ops->connect(comm, &(rs_links){.room = true, .most = 2}) == RESHARD_SUCCESS, "reserve");
+    CHECK(rs_comm_reserve(comm, 2) == RESHARD_SUCCESS, "reserve");
     CHECK(comm->ops->exchange(1, &turn, 2) == RESHARD_ERROR_TIMEOUT, "exchange");
     CHECK(reshard_comm_missing(comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == LOST,
           "%lld missing, the first is %lld", (long long)n, (long long)missing[0]);

@@ -5,9 +5,8 @@
 
 #include <stdlib.h>
 
-reshard_status rs_local_connect(reshard_comm comm, const rs_links *made) {
+reshard_status rs_local_reserve(reshard_comm comm, int64_t most) {
   rs_team *team = rs_team_of(comm);
-  const int64_t most = made->most;
   if (most <= team->reserved)
     return RESHARD_SUCCESS;
   rs_relay *links = NULL;

@@ -200,10 +200,12 @@ static reshard_status gather_records(int64_t n, void **all) {
 static reshard_status local_meet(reshard_comm comm, const rs_meeting *m) {
   rs_team *team = rs_team_of(comm);
   allgather_call g = {comm, m->record, m->bytes};
-  if (m->scope == RS_MEET_ALL) {
-    *m->all = team->records;
-    return local_together(comm, gather_records, &g);
-  }
+  *m->all = team->records;
+  return local_together(comm, gather_records, &g);
+}
+
+static reshard_status local_look(reshard_comm comm) {
+  rs_team *team = rs_team_of(comm);
   pthread_mutex_lock(&team->mutex);
   reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
   pthread_mutex_unlock(&team->mutex);
@@ -305,15 +307,17 @@ static void local_destroy(reshard_comm comm) {
 }
 
 static const rs_thread_ops local_threads = {local_together, local_enter, local_leave};
+static const rs_message_ops local_messages = {.reserve = rs_local_reserve};
 
 const rs_comm_ops rs_local_ops = {
     .name = "local",
     .reach = true,
     .one_node = true,
     .threads = &local_threads,
+    .messages = &local_messages,
+    .look = local_look,
     .meet = local_meet,
     .exchange = rs_local_exchange,
-    .connect = rs_local_connect,
     .make = rs_local_make_part,
     .absent = local_absent,
     .end = local_end,

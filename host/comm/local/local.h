@@ -83,7 +83,7 @@ bool rs_team_sleep(reshard_comm comm, int64_t since);
 
 /* exchange.c */
 reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_local_connect(reshard_comm comm, const rs_links *links);
+reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 
 /* split.c */
 reshard_status rs_local_make_part(reshard_comm comm, struct rs_split_group *group, reshard_comm *part);

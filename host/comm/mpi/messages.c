@@ -217,9 +217,8 @@ reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_by
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_connect(reshard_comm comm, const rs_links *links) {
+reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most) {
   rs_mpi *c = rs_mpi_of(comm);
-  const int64_t most = links->most;
   if (most <= c->reserved)
     return RESHARD_SUCCESS;
   MPI_Request *requests = NULL;

@@ -180,7 +180,7 @@ reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key);
 
 /* messages.c */
 reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_mpi_connect(reshard_comm comm, const rs_links *links);
+reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
 void rs_mpi_retire(reshard_comm comm, void *memory);
 reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);
 void rs_mpi_free_type(reshard_comm comm, void *type);

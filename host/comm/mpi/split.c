@@ -3,22 +3,23 @@
  *
  * The number that gives a part its tags is agreed in a split. Of a shrink it follows from what is shrunk and who is
  * lost: those that are there then meet on tags that no one else uses, and what an earlier try has left is not heard. */
+#include "comm/gather.h"
 #include "comm/mpi/end.h"
 #include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
 
 /* The group as a communicator with tags of its own. */
-static reshard_status create_part(rs_mpi *c, int64_t number, rs_split_group *group, rs_mpi **out) {
-  RS_TRY(rs_mpi_create(c->link, group->n, group->key, group->global_ranks, out));
+static reshard_status create_part(rs_mpi *c, int64_t number, rs_split_group *group, reshard_comm *part) {
+  rs_mpi *made = NULL;
+  RS_TRY(rs_mpi_create(c->link, group->n, group->key, group->global_ranks, &made));
+  *part = &made->base;
   group->global_ranks = NULL;
-  (*out)->number = number;
-  (*out)->base.timeout_ms = c->base.timeout_ms;
-  (*out)->base.messages.staged = c->base.messages.staged;
-  (*out)->base.messages.best_staging = c->base.messages.best_staging;
-  (*out)->base.messages.least_run = c->base.messages.least_run;
-  (*out)->handle = reshard_device_retain(c->handle);
-  (*out)->base.device = c->base.device;
-  (void)rs_board_join(&(*out)->base, &c->base);
+  made->number = number;
+  made->base.timeout_ms = c->base.timeout_ms;
+  made->base.messages = c->base.messages;
+  made->handle = reshard_device_retain(c->handle);
+  made->base.device = c->base.device;
+  (void)rs_board_join(&made->base, &c->base);
   return RESHARD_SUCCESS;
 }
 
@@ -38,17 +39,17 @@ static reshard_status agree_number(rs_mpi *c, int64_t *number) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status split_mpi(rs_mpi *c, rs_split_group *group, rs_mpi **made) {
+static reshard_status split_mpi(rs_mpi *c, rs_split_group *group, reshard_comm *part) {
   reshard_status status = RESHARD_SUCCESS;
   int64_t number = 0;
   RS_TRY(agree_number(c, &number));
   if (group->n > 0)
-    status = create_part(c, number, group, made);
-  if (*made != NULL)
-    status = rs_mpi_share_files(c, *made, group->ranks);
-  RS_TRY(rs_split_agree(&c->base, status));
-  if (*made != NULL)
-    rs_mpi_adopt(c, *made);
+    status = create_part(c, number, group, part);
+  if (*part != NULL)
+    status = rs_mpi_share_files(c, rs_mpi_of(*part), group->ranks);
+  RS_TRY(rs_comm_agree(&c->base, status));
+  if (*part != NULL)
+    rs_mpi_adopt(c, rs_mpi_of(*part));
   return RESHARD_SUCCESS;
 }
 
@@ -118,31 +119,25 @@ static reshard_status meet_rest(mpi_shrink *s) {
     (void)rs_mpi_give_up(made, status);
   RS_TRY(rs_mpi_end(made, status));
   status = rs_mpi_share_files(rs_mpi_of(s->base.comm), made, s->base.group->ranks);
-  return rs_split_agree(&made->base, status);
+  return rs_comm_agree(&made->base, status);
 }
 
-static reshard_status shrink_mpi(rs_mpi *c, rs_split_group *group, rs_mpi **made) {
+static reshard_status shrink_mpi(rs_mpi *c, rs_split_group *group, reshard_comm *part) {
   mpi_shrink s = {
       .base = {.comm = &c->base, .group = group, .look = receive_list, .miss = miss_rank, .pause = pause_shrink}};
   const uint64_t half = (uint64_t)c->link->numbers / 2;
   rs_mpi_abort(c, true);
   reshard_status status = rs_shrink_begin(&s.base);
   uint64_t hash = rs_hash((uint64_t)c->number, &s.base.mine.hash, sizeof s.base.mine.hash);
-  RS_THEN(status, create_part(c, (int64_t)(half + hash % half), group, &s.made));
+  RS_THEN(status, create_part(c, (int64_t)(half + hash % half), group, part));
+  s.made = rs_mpi_of(*part);
   RS_THEN(status, meet_rest(&s));
   if (status == RESHARD_ERROR_TIMEOUT)
     status = error_missing(&s);
-  *made = s.made;
   rs_shrink_end(&s.base);
   return status;
 }
 
 reshard_status rs_mpi_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_mpi *c = rs_mpi_of(comm), *made = NULL;
-  reshard_status status = group->nlost > 0 ? shrink_mpi(c, group, &made) : split_mpi(c, group, &made);
-  if (status == RESHARD_SUCCESS && made != NULL)
-    *part = &made->base;
-  else if (made != NULL)
-    rs_mpi_release(made);
-  return status;
+  return (group->nlost > 0 ? shrink_mpi : split_mpi)(rs_mpi_of(comm), group, part);
 }

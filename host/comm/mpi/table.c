@@ -144,7 +144,8 @@ static reshard_status meet_node(rs_mpi *c, uint64_t key) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status check_going(rs_mpi *c) {
+static reshard_status mpi_look(reshard_comm comm) {
+  rs_mpi *c = rs_mpi_of(comm);
   if (c->base.life.quit)
     return rs_comm_error_destroyed(&c->base);
   return c->ended ? rs_comm_error_ended() : RESHARD_SUCCESS;
@@ -153,7 +154,7 @@ static reshard_status check_going(rs_mpi *c) {
 /* When they execute a transfer, all ranks meet, since messages do not tell one transfer from another. The rank packs
  * meanwhile. */
 static reshard_status begin_step(rs_mpi *c) {
-  RS_TRY(check_going(c));
+  RS_TRY(mpi_look(&c->base));
   return c->base.meets.subject != 0 && c->base.size > 1 ? begin_meeting(c) : RESHARD_SUCCESS;
 }
 
@@ -174,8 +175,7 @@ static reshard_status mpi_meet(reshard_comm comm, const rs_meeting *m) {
   case RS_MEET_BEGIN: return begin_step(c);
   case RS_MEET_END: return end_step(c, m->status);
   case RS_MEET_NODE: return meet_node(c, m->key);
-  case RS_MEET_ALL: break;
-  default: return check_going(c);
+  default: break;
   }
   RS_TRY(gather_records(c, m->record, m->bytes));
   RS_TRY(rs_visits_compare(&c->base, &c->records->visit, sizeof *c->records));
@@ -197,14 +197,14 @@ static bool mpi_end(reshard_comm comm, rs_end what) {
 static void mpi_destroy(reshard_comm comm) { rs_mpi_release(rs_mpi_of(comm)); }
 
 static const rs_message_ops mpi_messages = {
-    .retire = rs_mpi_retire, .make_type = rs_mpi_make_type, .free_type = rs_mpi_free_type};
+    .reserve = rs_mpi_reserve, .retire = rs_mpi_retire, .make_type = rs_mpi_make_type, .free_type = rs_mpi_free_type};
 
 const rs_comm_ops rs_mpi_ops = {
     .name = "mpi",
     .messages = &mpi_messages,
+    .look = mpi_look,
     .meet = mpi_meet,
     .exchange = rs_mpi_exchange,
-    .connect = rs_mpi_connect,
     .make = rs_mpi_make_part,
     .absent = rs_mpi_absent,
     .end = mpi_end,

@@ -151,11 +151,8 @@ static reshard_status connect_peers(rs_nccl *c, const rs_links *links) {
   return status;
 }
 
-/* A group needs no memory of ours. */
 static reshard_status nccl_connect(reshard_comm comm, const rs_links *links) {
   rs_nccl *c = rs_nccl_of(comm);
-  if (links->room)
-    return RESHARD_SUCCESS;
   rs_roll_come(c->roll, RS_ROLL_STEP, 0);
   RS_TRY(connect_peers(c, links));
   RS_TRY(rs_nccl_end_after_error(c, rs_nccl_record_gathered(c)));
@@ -172,11 +169,17 @@ static reshard_status nccl_meet(reshard_comm comm, const rs_meeting *m) {
     return rs_nccl_allgather(comm, m->record, m->bytes, m->all);
   if (m->scope == RS_MEET_END)
     return m->status;
+  if (m->scope == RS_MEET_CLOSED) {
+    rs_nccl_await_closed(comm, m->key);
+    return RESHARD_SUCCESS;
+  }
   RS_TRY(rs_nccl_check_call(c));
   if (m->scope == RS_MEET_BEGIN)
     rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&comm->log.calls));
   return RESHARD_SUCCESS;
 }
+
+static reshard_status nccl_look(reshard_comm comm) { return rs_nccl_check_call(rs_nccl_of(comm)); }
 
 static int64_t nccl_absent(reshard_comm comm, int64_t *ranks) { return rs_roll_missing(rs_nccl_of(comm)->roll, ranks); }
 
@@ -199,17 +202,17 @@ static void nccl_destroy(reshard_comm comm) {
   rs_nccl_close(rs_nccl_of(comm));
 }
 
-static const rs_neighbour_ops nccl_neighbours = {
-    .open = rs_nccl_open_node, .pass = rs_nccl_pass, .take = rs_nccl_take, .await_closed = rs_nccl_await_closed};
+static const rs_message_ops nccl_messages = {.connect = nccl_connect}; /* a group needs no memory of ours */
+static const rs_neighbour_ops nccl_neighbours = {.open = rs_nccl_open_node, .pass = rs_nccl_pass, .take = rs_nccl_take};
 
 const rs_comm_ops rs_nccl_ops = {
     .name = "nccl",
     .alignment = 16, /* at other addresses NCCL moves byte by byte */
-    .connects = true,
+    .messages = &nccl_messages,
     .neighbours = &nccl_neighbours,
+    .look = nccl_look,
     .meet = nccl_meet,
     .exchange = nccl_exchange,
-    .connect = nccl_connect,
     .make = rs_nccl_make_part,
     .absent = nccl_absent,
     .end = nccl_end,

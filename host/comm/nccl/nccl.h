@@ -66,7 +66,8 @@ bool rs_nccl_stuck(const rs_nccl *c);
 reshard_status rs_nccl_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part);
 /* A communicator of the group around what NCCL makes of it, which is waited for: made or not, nccl is taken care of.
  * call: NCCL's. */
-reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl, rs_split_group *group, rs_nccl **out);
+reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl, rs_split_group *group,
+                                   reshard_comm *part);
 
 /* shrink.c: aborts it where its revocation was through at the last call already. NCCL takes the word to end back then:
  * kernels that a graph brings later, or a busy stream comes to, wait for their peers for ever. */

@@ -4,7 +4,7 @@
 
 #include "comm/nccl/nccl.h"
 
-/* Functions of the table. */
+/* Functions of the table, and RS_MEET_CLOSED. */
 reshard_status rs_nccl_open_node(reshard_comm comm);
 reshard_status rs_nccl_pass(reshard_comm comm, int64_t rank, int64_t since, uint64_t number, int fd, bool *done);
 reshard_status rs_nccl_take(reshard_comm comm, int64_t rank, int64_t since, uint64_t *number, int *fd, bool *done);

@@ -2,8 +2,8 @@
  * does, but leaves what a shrink needs. An older NCCL has the shrink alone, which then ends them itself. */
 #include "comm/nccl/end.h"
 
+#include "comm/gather.h"
 #include "comm/nccl/node.h"
-#include "comm/split.h"
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -95,7 +95,7 @@ static reshard_status shrink_nccl(rs_nccl *c, const rs_split_group *group, ncclC
 }
 
 reshard_status rs_nccl_shrink(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_nccl *c = rs_nccl_of(comm), *made = NULL;
+  rs_nccl *c = rs_nccl_of(comm);
   ncclComm_t nccl = NULL;
   if (c->api.ncclCommShrink == NULL)
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "reshard_comm_shrink: NCCL has ncclCommShrink from 2.27 on");
@@ -106,12 +106,6 @@ reshard_status rs_nccl_shrink(reshard_comm comm, rs_split_group *group, reshard_
     return rs_error(RESHARD_ERROR_UNSUPPORTED,
                     "reshard_comm_shrink: the communicator was aborted; NCCL keeps one that has ncclCommRevoke");
   RS_TRY(shrink_nccl(c, group, &nccl));
-  RS_TRY(
-      rs_nccl_create_part(c, "ncclCommShrink", nccl, group, &made)); /* the others hear of an error when they agree */
-  reshard_status status = rs_split_agree(&made->base, RESHARD_SUCCESS);
-  if (status == RESHARD_SUCCESS)
-    *part = &made->base;
-  else
-    rs_nccl_close(made);
-  return status;
+  RS_TRY(rs_nccl_create_part(c, "ncclCommShrink", nccl, group, part)); /* others hear of an error when they agree */
+  return rs_comm_agree(*part, RESHARD_SUCCESS);
 }

@@ -1,7 +1,7 @@
 /* Splitting an NCCL communicator: NCCL splits, and the ranks tell each other whether it did. */
 #include "comm/nccl/end.h"
 
-#include "comm/split.h"
+#include "comm/gather.h"
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -50,7 +50,8 @@ static void add_child(rs_nccl *parent, rs_nccl *child) {
 
 /* An end of the communicator ends the wait of a split; of a shrink it comes before. */
 reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl, rs_split_group *group,
-                                   rs_nccl **out) {
+                                   reshard_comm *part) {
+  rs_nccl *made = NULL;
   int64_t since = rs_now_ns();
   ncclResult_t state = ncclInProgress;
   while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
@@ -58,41 +59,36 @@ reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
   reshard_status status =
       state == ncclSuccess
-          ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, out)
+          ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, &made)
           : rs_error(RESHARD_ERROR_PEER, "%s: the new communicator is not there (NCCL error %d)", call, (int)state);
   if (status != RESHARD_SUCCESS) {
     rs_nccl_abort(c, nccl);
     return status;
   }
-  (*out)->base.global_ranks = group->global_ranks;
+  made->base.global_ranks = group->global_ranks;
   group->global_ranks = NULL;
-  (void)rs_board_join(&(*out)->base, &c->base);
+  (void)rs_board_join(&made->base, &c->base);
+  *part = &made->base;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_nccl_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
   if (group->nlost > 0)
     return rs_nccl_shrink(comm, group, part);
-  rs_nccl *c = rs_nccl_of(comm), *made = NULL;
+  rs_nccl *c = rs_nccl_of(comm);
   ncclComm_t nccl = NULL;
   reshard_status status = split_nccl(c, group, &nccl);
   if (status == RESHARD_SUCCESS && nccl != NULL)
-    status = rs_nccl_create_part(c, "ncclCommSplit", nccl, group, &made);
+    status = rs_nccl_create_part(c, "ncclCommSplit", nccl, group, part);
   else /* it was being made */
     rs_nccl_abort(c, nccl);
-  if (made != NULL)
-    add_child(c, made);
-  c->part = made;
+  if (*part != NULL)
+    add_child(c, rs_nccl_of(*part));
+  c->part = rs_nccl_of(*part);
   c->part_ranks = group->ranks;
   if (status == RESHARD_SUCCESS || !c->ended) /* else no rank hears it any more */
-    status = rs_split_agree(comm, status);
+    status = rs_comm_agree(comm, status);
   c->part = NULL;
   c->part_ranks = NULL;
-  if (made == NULL)
-    return status;
-  if (status == RESHARD_SUCCESS)
-    *part = &made->base;
-  else
-    rs_nccl_close(made);
   return status;
 }

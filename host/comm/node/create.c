@@ -6,8 +6,8 @@
 #define _GNU_SOURCE
 #include "comm/node/create.h"
 
+#include "comm/gather.h"
 #include "comm/node/wait.h"
-#include "comm/split.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/memory_file.h"
 
@@ -423,7 +423,7 @@ reshard_status rs_node_connect(reshard_comm over, const char *call, reshard_stat
   for (int64_t i = 0; c != NULL && i < c->base.size && status == RESHARD_SUCCESS; i++)
     addresses[i] = all[ranks[i]];
   if (status == RESHARD_SUCCESS)
-    status = rs_split_agree(over, c != NULL ? rs_node_join(c, call, addresses, listener) : RESHARD_SUCCESS);
+    status = rs_comm_agree(over, c != NULL ? rs_node_join(c, call, addresses, listener) : RESHARD_SUCCESS);
   else if (listener >= 0)
     close(listener);
   free(addresses);

@@ -13,9 +13,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-reshard_status rs_node_reserve(reshard_comm comm, const rs_links *links) {
+reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   rs_node *c = rs_node_of(comm);
-  const int64_t most = links->most;
   int64_t *progress = NULL;
   if (comm->device->processes != NULL)
     return rs_node_boxes_make(c);

@@ -134,10 +134,10 @@ reshard_status rs_node_meet(rs_node *c, reshard_status status);
 
 /* exchange.c */
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
-reshard_status rs_node_reserve(reshard_comm comm, const rs_links *links);
+reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
 reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
 
-/* wait.c: rs_neighbour_ops.await_closed. */
+/* wait.c: RS_MEET_CLOSED. */
 void rs_node_await_closed(reshard_comm comm, uint64_t n);
 
 /* split.c */

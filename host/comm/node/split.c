@@ -14,22 +14,25 @@
 #include <unistd.h>
 
 /* The group before it is connected. */
-static reshard_status create_part(rs_node *c, rs_split_group *group, rs_node **out) {
-  RS_TRY(rs_node_alloc(group->n, group->key, group->global_ranks, out));
+static reshard_status create_part(rs_node *c, rs_split_group *group, reshard_comm *part) {
+  rs_node *made = NULL;
+  RS_TRY(rs_node_alloc(group->n, group->key, group->global_ranks, &made));
+  *part = &made->base;
   group->global_ranks = NULL;
-  (*out)->base.timeout_ms = c->base.timeout_ms;
-  (*out)->handle = reshard_device_retain(c->handle);
-  (*out)->base.device = c->base.device;
-  return rs_board_join(&(*out)->base, &c->base);
+  made->base.timeout_ms = c->base.timeout_ms;
+  made->handle = reshard_device_retain(c->handle);
+  made->base.device = c->base.device;
+  return rs_board_join(&made->base, &c->base);
 }
 
-static reshard_status split_node(rs_node *c, rs_split_group *group, rs_node **made) {
-  reshard_status status = group->n > 0 ? create_part(c, group, made) : RESHARD_SUCCESS;
-  if (*made != NULL) {
-    (*made)->parent = c;
+static reshard_status split_node(rs_node *c, rs_split_group *group, reshard_comm *part) {
+  reshard_status status = group->n > 0 ? create_part(c, group, part) : RESHARD_SUCCESS;
+  rs_node *made = rs_node_of(*part);
+  if (made != NULL) {
+    made->parent = c;
     atomic_fetch_add(&c->users, 1);
   }
-  return rs_node_connect(&c->base, "reshard_comm_split", status, *made, group->ranks);
+  return rs_node_connect(&c->base, "reshard_comm_split", status, made, group->ranks);
 }
 
 /* --- Shrinks ------------------------------------------------------------------------------------------------------ */
@@ -76,7 +79,7 @@ static reshard_status pause_shrink(rs_shrink *s, int64_t since) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status shrink_node(rs_node *c, rs_split_group *group, rs_node **made) {
+static reshard_status shrink_node(rs_node *c, rs_split_group *group, reshard_comm *part) {
   node_shrink s = {.base = {.comm = &c->base,
                             .group = group,
                             .look = read_loss,
@@ -90,9 +93,9 @@ static reshard_status shrink_node(rs_node *c, rs_split_group *group, rs_node **m
   rs_node_end(c, RESHARD_ERROR_PEER, text, NULL);
   reshard_status status = rs_shrink_begin(&s.base);
   RS_THEN(status, rs_alloc(&s.addresses, group->n, sizeof *s.addresses));
-  RS_THEN(status, create_part(c, group, made));
+  RS_THEN(status, create_part(c, group, part));
   if (status == RESHARD_SUCCESS) {
-    rs_node_make_address(*made, 0, status, &address, &listener);
+    rs_node_make_address(rs_node_of(*part), 0, status, &address, &listener);
     status = (reshard_status)address.status;
   }
   if (status == RESHARD_SUCCESS) {
@@ -100,7 +103,7 @@ static reshard_status shrink_node(rs_node *c, rs_split_group *group, rs_node **m
     show_loss(&s.base, &address, false);
     status = rs_shrink_await(&s.base);
     if (status == RESHARD_SUCCESS) {
-      status = rs_node_join(*made, "reshard_comm_shrink", s.addresses, listener);
+      status = rs_node_join(rs_node_of(*part), "reshard_comm_shrink", s.addresses, listener);
       listener = -1;
     }
     show_loss(&s.base, NULL, status == RESHARD_ERROR_MISMATCH);
@@ -113,11 +116,5 @@ static reshard_status shrink_node(rs_node *c, rs_split_group *group, rs_node **m
 }
 
 reshard_status rs_node_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
-  rs_node *c = rs_node_of(comm), *made = NULL;
-  reshard_status status = group->nlost > 0 ? shrink_node(c, group, &made) : split_node(c, group, &made);
-  if (status == RESHARD_SUCCESS && made != NULL)
-    *part = &made->base;
-  else if (made != NULL)
-    rs_node_release(made);
-  return status;
+  return (group->nlost > 0 ? shrink_node : split_node)(rs_node_of(comm), group, part);
 }

@@ -9,10 +9,10 @@
  * communicator. Exchanges follow one another, on whatever streams they are. */
 #include "comm/node/streams.h"
 
+#include "comm/gather.h"
 #include "comm/node/create.h"
 #include "comm/node/end.h"
 #include "comm/node/wait.h"
-#include "comm/split.h"
 #include "device/stream.h"
 
 #include <stdio.h>
@@ -215,14 +215,14 @@ reshard_status rs_node_boxes_make(rs_node *c) {
     return RESHARD_SUCCESS;
   reshard_status status = alloc_passing(c, &p, &words);
   RS_THEN(status, alloc_boxes(c, &mine));
-  status = rs_split_agree(&c->base, status);
+  status = rs_comm_agree(&c->base, status);
   RS_THEN(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
   if (status == RESHARD_SUCCESS) {
     memcpy(words, all, (size_t)c->base.size * sizeof *words);
     status = pass_boxes(c, &p);
     RS_THEN(status, connect_boxes(c, &p));
     if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
-      status = rs_split_agree(&c->base, status);
+      status = rs_comm_agree(&c->base, status);
   }
   free_passing(c, &p);
   free(words);

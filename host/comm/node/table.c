@@ -159,13 +159,21 @@ static reshard_status node_meet(reshard_comm comm, const rs_meeting *m) {
     *m->all = c->gathered;
     return RESHARD_SUCCESS;
   }
+  if (m->scope == RS_MEET_CLOSED) {
+    rs_node_await_closed(comm, m->key);
+    return RESHARD_SUCCESS;
+  }
   RS_TRY(rs_node_check(c, false));
   c->due = c->due || m->scope == RS_MEET_BEGIN;
   return RESHARD_SUCCESS;
 }
 
+static reshard_status node_look(reshard_comm comm) { return rs_node_check(rs_node_of(comm), false); }
+
 /* Tells the ranks that wait for this one, or will. */
 static void tell_left(rs_node *c) {
+  if (c->block == NULL) /* it was not connected */
+    return;
   rs_node_own_rank(c)->left = true;
   rs_node_ring_all(c);
 }
@@ -189,18 +197,17 @@ static void node_destroy(reshard_comm comm) {
   rs_node_release(c);
 }
 
-static const rs_message_ops node_messages = {.mailbox = rs_node_mailbox};
-static const rs_neighbour_ops node_neighbours = {
-    .pass = rs_node_pass, .take = rs_node_take, .await_closed = rs_node_await_closed, .show = node_show};
+static const rs_message_ops node_messages = {.reserve = rs_node_reserve, .mailbox = rs_node_mailbox};
+static const rs_neighbour_ops node_neighbours = {.pass = rs_node_pass, .take = rs_node_take, .show = node_show};
 
 const rs_comm_ops rs_node_ops = {
     .name = "node",
     .one_node = true,
     .messages = &node_messages,
     .neighbours = &node_neighbours,
+    .look = node_look,
     .meet = node_meet,
     .exchange = rs_node_exchange,
-    .connect = rs_node_reserve,
     .make = rs_node_make_part,
     .absent = rs_node_absent,
     .end = node_end,

@@ -8,7 +8,7 @@
 static bool is_wanted(reshard_comm comm, const rs_peer *p, bool from) {
   const rs_passed_file *f = &comm->memory.passed[p->rank];
   return comm->memory.imports[p->rank] != NULL /* this rank itself */ &&
-         (from ? p->received > 0 && f->from == RS_PASSED_NOT : p->sent > 0 && f->to == RS_PASSED_NOT);
+         (from ? p->received > 0 && f->from == 0 : p->sent > 0 && f->to == 0);
 }
 
 /* Takes the descriptor. The file may be there already, from a call that failed. */
@@ -30,7 +30,7 @@ static reshard_status pass_one(reshard_comm comm, int64_t rank, bool from, int o
   if (fd >= 0)
     status = keep_file(comm, rank, fd);
   *done |= status != RESHARD_SUCCESS;
-  *(from ? &f->from : &f->to) = *done ? RS_PASSED_NOW : RS_PASSED_NOT;
+  *(from ? &f->from : &f->to) = *done ? comm->memory.settled + 1 : 0;
   return status;
 }
 
@@ -63,9 +63,10 @@ reshard_status rs_files_pass(reshard_comm comm, const struct reshard_plan_s *pla
 }
 
 void rs_files_settle(reshard_comm comm, bool success) {
-  for (int64_t r = 0; comm->memory.passed != NULL && r < comm->size; r++) {
+  const uint64_t call = ++comm->memory.settled;
+  for (int64_t r = 0; !success && comm->memory.passed != NULL && r < comm->size; r++) {
     rs_passed_file *f = &comm->memory.passed[r];
-    f->to = f->to == RS_PASSED_NOW ? success ? RS_PASSED : RS_PASSED_NOT : f->to;
-    f->from = f->from == RS_PASSED_NOW ? success ? RS_PASSED : RS_PASSED_NOT : f->from;
+    f->to = f->to == call ? 0 : f->to;
+    f->from = f->from == call ? 0 : f->from;
   }
 }

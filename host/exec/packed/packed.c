@@ -35,7 +35,7 @@ static reshard_status reserve_exchange(int64_t n, void **all) {
     most += mine;
   }
   reshard_comm comm = ((const rs_bind_call *)all[0])->t->comm;
-  return comm->ops->connect(comm, &(rs_links){.room = true, .most = most});
+  return rs_comm_reserve(comm, most);
 }
 
 /* Connections to the peers that messages go to or come from: every rank has bound its arrays. */
@@ -55,9 +55,8 @@ static reshard_status connect_peers(reshard_transfer t) {
       receives[nreceives++] = peers[i].rank;
   }
   status = rs_agree(t->comm, status);
-  const rs_links links = {
-      false, 0, sends, receives, nsends, nreceives, t->messages.collective.root, t->messages.collective.kind};
-  RS_THEN(status, rs_agree(t->comm, t->comm->ops->connect(t->comm, &links)));
+  const rs_links links = {sends, receives, nsends, nreceives, t->messages.collective.root, t->messages.collective.kind};
+  RS_THEN(status, rs_agree(t->comm, t->comm->ops->messages->connect(t->comm, &links)));
   free(sends);
   free(receives);
   return status;
@@ -69,7 +68,7 @@ reshard_status rs_packed_prepare(const rs_bind_calls *calls) {
   reshard_status status = rs_bind_calls_together(calls, reserve_exchange);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
     status = rs_agree(comm, status);
-  return status == RESHARD_SUCCESS && comm->ops->connects ? connect_peers(calls->rank[0]->t) : status;
+  return status == RESHARD_SUCCESS && comm->ops->messages->connect != NULL ? connect_peers(calls->rank[0]->t) : status;
 }
 
 int64_t rs_packed_next_round(const rs_execution *x) {

@@ -138,7 +138,7 @@ reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) 
   for (int64_t i = 0; i < c->n; i++)
     c->rank[i]->binding->of_malloc = is_of_malloc(t, all);
   if (t->path->packs && t->streams.used && t->comm->waits.ended != NULL) /* their meeting guards the programs */
-    RS_TRY(t->comm->ops->connect(t->comm, &(rs_links){.room = true, .most = 0}));
+    RS_TRY(rs_comm_reserve(t->comm, 0));
   if (rs_transfer_reads_processes(t))
     return bind_processes(t, c->rank[0]->binding);
   const rs_offer **offers = NULL;

@@ -34,7 +34,7 @@ static void stop_streams(reshard_comm comm) {
 static void look_at_peers(reshard_comm comm) {
   rs_kept_error kept = {.status = RESHARD_SUCCESS};
   rs_error_keep(&kept, RESHARD_ERROR_INTERNAL); /* any: it may be an error of before */
-  if (comm->ops->meet(comm, &(rs_meeting){.scope = RS_MEET_NOBODY}) != RESHARD_SUCCESS)
+  if (comm->ops->look(comm) != RESHARD_SUCCESS)
     (void)rs_error_restore(&kept);
 }
 
@@ -88,7 +88,7 @@ static reshard_transfer transfer_of(const rs_deferred_destroy *deferred) {
 void rs_transfer_await_closed(reshard_comm comm, bool closed) {
   comm->memory.closings++;
   if (closed && comm->life.deferred == NULL)
-    comm->ops->neighbours->await_closed(comm, comm->memory.closings);
+    (void)comm->ops->meet(comm, &(rs_meeting){.scope = RS_MEET_CLOSED, .key = comm->memory.closings});
 }
 
 /* Nothing of this rank uses it any more. */

@@ -566,7 +566,7 @@ static reshard_status run_ring(int64_t n, void **all) {
     bytes += turns[r].nreceives > 0 ? rings[r]->receive.bytes : 0;
   }
   reshard_comm comm = turns[0].comm;
-  RS_TRY(comm->ops->connect(comm, &(rs_links){.room = true, .most = n}));
+  RS_TRY(rs_comm_reserve(comm, n));
   return comm->ops->exchange(n, turns, bytes);
 }
 

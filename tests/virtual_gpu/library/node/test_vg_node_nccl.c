@@ -19,6 +19,7 @@
 static struct {
   const rs_comm_ops *original;
   rs_comm_ops ops;
+  rs_message_ops messages;
   int64_t nodes, bytes[NCCL_MOST];
   atomic_int within; /* messages, or connections, between ranks of a node */
 } counted;
@@ -37,7 +38,7 @@ static reshard_status count_connections(reshard_comm comm, const rs_links *links
     counted.within += on_one_node(counted.nodes, links->sends[i], comm->rank);
   for (int64_t i = 0; i < links->nreceives; i++)
     counted.within += on_one_node(counted.nodes, links->receives[i], comm->rank);
-  return counted.original->connect(comm, links);
+  return counted.original->messages->connect(comm, links);
 }
 
 static void count_of(nccl_world *w) {
@@ -47,7 +48,9 @@ static void count_of(nccl_world *w) {
   counted.original = w->comm[0]->ops;
   counted.ops = *counted.original;
   counted.ops.exchange = count_exchange;
-  counted.ops.connect = count_connections;
+  counted.messages = *counted.original->messages;
+  counted.messages.connect = count_connections;
+  counted.ops.messages = &counted.messages;
   for (int64_t r = 0; r < w->n; r++)
     w->comm[r]->ops = &counted.ops;
 }
