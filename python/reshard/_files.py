@@ -20,12 +20,12 @@ class Checkpoint(Mapping[str, LazyTensor]):
 
     @property
     def info(self) -> dict[str, Any]:
-        return self._c.info()
+        return self._c.info
 
     @property
     def metadata(self) -> dict[str, str]:
         """Texts beside the tensors (`__metadata__` of safetensors files)."""
-        return self._c.metadata()
+        return self._c.metadata
 
     def __len__(self) -> int:
         return len(self._c)
@@ -67,7 +67,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<reshard checkpoint '{self.path}', " + ("closed>" if self._c.closed() else f"{len(self)} tensors>")
+        return f"<reshard checkpoint '{self.path}', " + ("closed>" if self._c.closed else f"{len(self)} tensors>")
 
 
 def open(path: str | os.PathLike[str]) -> Checkpoint:

@@ -15,63 +15,57 @@ namespace {
 struct Checkpoint {
   explicit Checkpoint(nb::handle path) {
     const std::string text = path_of(path);
-    run([&] { return reshard_checkpoint_open(text.c_str(), &handle); });
+    handle = waited<reshard_checkpoint>(reshard_checkpoint_open, text.c_str());
   }
   Checkpoint(const Checkpoint &) = delete;
   ~Checkpoint() { reshard_checkpoint_close(handle); }
   void close() {
     if (calls > 0)
       raise(RESHARD_ERROR_BUSY, "the checkpoint is read in another thread");
-    reshard_checkpoint_close(handle);
-    handle = nullptr;
+    reshard_checkpoint_close(std::exchange(handle, nullptr));
   }
-  reshard_checkpoint handle = nullptr; // NULL once it is closed
+  bool closed() const { return handle == nullptr; }
+  reshard_checkpoint handle = nullptr;
   int calls = 0;
 };
 
 struct Reading { // keeps a checkpoint open until a call returns
   explicit Reading(Checkpoint &c) : c(c) {
-    if (c.handle == nullptr)
+    if (c.closed())
       invalid("the checkpoint is closed");
     c.calls++;
   }
   ~Reading() { c.calls--; }
+  reshard_model_tensor tensor(int64_t i) const {
+    return got<reshard_model_tensor>(reshard_model_get, reshard_checkpoint_model(c.handle), i);
+  }
   Checkpoint &c;
 };
 
-int64_t find(Checkpoint &c, const std::string &name) {
+int64_t find(Checkpoint &c, const std::string &name) { // -1: there is none
   Reading in(c);
   int64_t i = -1;
   bool found = name.find('\0') == std::string::npos && reshard_checkpoint_find(c.handle, name.c_str(), &i) == 0;
   return found ? i : -1;
 }
 
-reshard_model_tensor tensor_of(Checkpoint &c, int64_t i) {
-  Reading in(c);
-  reshard_model_tensor t;
-  check(reshard_model_get(reshard_checkpoint_model(c.handle), i, &t));
-  return t;
-}
-
 // --- Lazy tensors ----------------------------------------------------------------------------------------------------
 
 struct LazyTensor {
   LazyTensor(nb::object owner, int64_t i)
-      : owner(owner), c(nb::cast<Checkpoint &>(owner)), i(i), t(tensor_of(c, i)), name(t.name) {}
+      : owner(owner), c(nb::cast<Checkpoint &>(owner)), i(i), t(Reading(c).tensor(i)), name(t.name) {
+    whole.dtype = t.dtype, whole.ndim = t.ndim;
+    for (int64_t d = t.ndim - 1, due = 1; d >= 0; due *= t.shape[d], d--)
+      whole.shape[d] = t.shape[d], whole.strides[d] = due;
+  }
   nb::object owner;
   Checkpoint &c;
   int64_t i;
   reshard_model_tensor t; // but for its name, which goes with the checkpoint
   std::string name;
+  Array whole;       // without memory
   nb::object places; // an array of bytes of that shape, at an address that is never read
-  Array array() const {
-    Array a;
-    a.dtype = t.dtype, a.ndim = t.ndim;
-    for (int64_t d = t.ndim - 1, due = 1; d >= 0; due *= t.shape[d], d--)
-      a.shape[d] = t.shape[d], a.strides[d] = due;
-    return a;
-  }
-  int64_t bytes() const { return array().elements() * int64_t(reshard_dtype_size(t.dtype)); }
+  int64_t bytes() const { return whole.elements() * int64_t(reshard_dtype_size(t.dtype)); }
 };
 char *const NOWHERE = reinterpret_cast<char *>(4096);
 
@@ -84,9 +78,7 @@ nb::typed<nb::object, LazyTensor> lazy_tensor(nb::object self, const std::string
 
 // numpy's basic indexing, by numpy: the place, shape and strides of what it takes tell the box that bounds it.
 Any get(LazyTensor &l, nb::handle given) {
-  nb::list index = nb::isinstance<nb::tuple>(given) ? nb::list(given) : nb::list();
-  if (!nb::isinstance<nb::tuple>(given))
-    index.append(given);
+  nb::list index = nb::isinstance<nb::tuple>(given) ? nb::list(given) : nb::list(nb::make_tuple(given));
   bool dots = false;
   for (size_t k = 0; k < index.size(); k++) {
     nb::object part = index[k];
@@ -99,34 +91,34 @@ Any get(LazyTensor &l, nb::handle given) {
   }
   if (!dots)
     index.append(nb::ellipsis()); // a view, never a number
+  const Array &whole = l.whole;
   if (!l.places.is_valid())
     l.places = nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
-        NOWHERE, size_t(l.t.ndim), std::vector<size_t>(l.t.shape, l.t.shape + l.t.ndim).data(), nb::int_(0)));
+        NOWHERE, size_t(whole.ndim), std::vector<size_t>(whole.shape, whole.shape + whole.ndim).data(), nb::int_(0)));
   const Array part = array_of(l.places[nb::tuple(index)], {"index"});
   reshard_box box = {};
-  const Array whole = l.array();
   int64_t at = static_cast<char *>(part.data) - NOWHERE, step[RESHARD_MAX_DIMS];
   bool empty = part.elements() == 0, plain = true;
-  for (int d = 0; d < l.t.ndim && !empty; d++)
+  for (int d = 0; d < whole.ndim && !empty; d++)
     box.offset[d] = at / whole.strides[d], at %= whole.strides[d], box.extent[d] = step[d] = 1;
   for (int r = 0, d = 0; r < part.ndim && !empty; r++) {
     if (part.shape[r] == 1)
       continue;
-    while (l.t.shape[d] == 1 || whole.strides[d] > std::abs(part.strides[r]))
+    while (whole.shape[d] == 1 || whole.strides[d] > std::abs(part.strides[r]))
       d++;
     step[d] = part.strides[r] / whole.strides[d];
     box.extent[d] = (part.shape[r] - 1) * std::abs(step[d]) + 1;
     box.offset[d] -= step[d] < 0 ? box.extent[d] - 1 : 0;
     plain = plain && step[d] == 1;
   }
-  nb::object out = plain ? numpy_empty(l.t.dtype, part.ndim, part.shape) : numpy_empty(l.t.dtype, l.t.ndim, box.extent);
+  nb::object out = numpy_empty(whole.dtype, plain ? part.ndim : whole.ndim, plain ? part.shape : box.extent);
   void *data = array_of(out, {"array"}).data;
   Reading in(l.c);
   run([&] { return empty ? RESHARD_SUCCESS : reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
   if (plain)
     return part.ndim == 0 && !dots ? nb::object(out[nb::tuple()]) : out;
   nb::list every;
-  for (int d = 0; d < l.t.ndim; d++)
+  for (int d = 0; d < whole.ndim; d++)
     every.append(nb::slice(nb::none(), nb::none(), nb::int_(step[d])));
   return out[nb::tuple(every)].attr("reshape")(tuple_of(part.ndim, part.shape));
 }
@@ -137,14 +129,12 @@ void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out
   Side side = side_of(out, {{&layout, l.t.dtype, l.name}}, rank, "array", true, false);
   for (const Array &a : side.arrays)
     if (!a.contiguous())
-      invalid("'" + l.name + "': an array that is not contiguous; read into one that is");
+      invalid("'", l.name, "': an array that is not contiguous; read into one that is");
   run([&] { return reshard_checkpoint_read(l.c.handle, l.i, layout.handle, rank, threads, side.data.data()); });
 }
 
 Any read_whole(LazyTensor &l, nb::object out, int threads) {
-  reshard_layout whole = nullptr;
-  check(reshard_layout_create_single(l.t.ndim, l.t.shape, 1, 0, &whole));
-  const Layout layout(whole);
+  const Layout layout(got<reshard_layout>(reshard_layout_create_single, l.t.ndim, l.t.shape, 1, 0));
   if (out.is_none())
     out = numpy_empty(l.t.dtype, l.t.ndim, l.t.shape);
   read_part(l, layout, 0, out, threads);
@@ -156,6 +146,13 @@ Any read_torch(LazyTensor &l) {
   return read_whole(l, torch.attr("empty")(tuple_of(l.t.ndim, l.t.shape), "dtype"_a = dtype), 0);
 }
 
+Any read_as(LazyTensor &l, nb::handle dtype, nb::handle copy) {
+  if (copy.is(nb::bool_(false)))
+    throw nb::value_error("a lazy tensor is read into new memory");
+  nb::object all = read_whole(l, nb::none(), 0);
+  return dtype.is_none() ? all : nb::object(all.attr("astype")(dtype));
+}
+
 // The file and the byte from which on a tensor lies whole.
 const char *stored_whole(LazyTensor &l, int64_t *offset) {
   for (int64_t piece = 0;; piece++) {
@@ -163,52 +160,68 @@ const char *stored_whole(LazyTensor &l, int64_t *offset) {
     reshard_box box;
     reshard_status status = reshard_checkpoint_stored(l.c.handle, l.i, piece, &file, offset, &box);
     if (status == RESHARD_ERROR_INVALID)
-      raise(RESHARD_ERROR_UNSUPPORTED,
-            "'" + l.name + "' lies in " + std::to_string(piece) + " pieces, none of them whole: read it");
+      unsupported("'", l.name, "' lies in ", piece, " pieces, none of them whole: read it");
     check(status);
     if (std::equal(l.t.shape, l.t.shape + l.t.ndim, box.extent))
       return file;
   }
 }
 
+struct Mapping {
+  Mapping(const char *file, int64_t offset, int64_t length, const std::string &name)
+      : before(offset % sysconf(_SC_PAGESIZE)), bytes(size_t(before + length)) {
+    struct stat info = {};
+    const int fd = open(file, O_RDONLY | O_CLOEXEC);
+    const bool known = fd >= 0 && fstat(fd, &info) == 0, whole = known && info.st_size >= offset + length;
+    at = whole ? mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, offset - before) : MAP_FAILED;
+    const int number = errno;
+    if (fd >= 0)
+      ::close(fd);
+    if (at == MAP_FAILED)
+      raise(RESHARD_ERROR_SYSTEM, text_of("'", name, "' of '", file, "': ",
+                                          known && !whole ? "the file has become shorter" : std::strerror(number)));
+  }
+  ~Mapping() { munmap(at, bytes); }
+  void *at;
+  int64_t before; // bytes from the page's begin
+  size_t bytes;
+};
+
 Any map(LazyTensor &l) {
-  Array a = l.array();
+  Array a = l.whole;
   if (a.elements() == 0)
     return numpy_empty(a.dtype, a.ndim, a.shape);
   Reading in(l.c);
-  int64_t offset = 0, before;
+  int64_t offset = 0;
   const char *file = stored_whole(l, &offset);
-  struct stat info = {};
-  int fd = open(file, O_RDONLY | O_CLOEXEC);
-  before = offset % sysconf(_SC_PAGESIZE);
-  size_t bytes = size_t(before + l.bytes());
-  void *at = MAP_FAILED;
-  if (fd >= 0 && fstat(fd, &info) == 0 && info.st_size >= offset + l.bytes())
-    at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, offset - before);
-  int number = fd < 0 || info.st_size >= offset + l.bytes() ? errno : EOVERFLOW;
-  if (fd >= 0)
-    close(fd);
-  if (at == MAP_FAILED)
-    raise(RESHARD_ERROR_SYSTEM, "'" + l.name + "' of '" + file + "': " +
-                                    (number == EOVERFLOW ? "the file has become shorter" : std::strerror(number)));
-  struct Mapped {
-    void *at;
-    size_t bytes;
-  };
-  nb::capsule owner(new Mapped{at, bytes}, [](void *m) noexcept {
-    munmap(static_cast<Mapped *>(m)->at, static_cast<Mapped *>(m)->bytes);
-    delete static_cast<Mapped *>(m);
-  });
-  a.data = static_cast<char *>(at) + before;
+  auto mapping = std::make_unique<Mapping>(file, offset, l.bytes(), l.name);
+  a.data = static_cast<char *>(mapping->at) + mapping->before;
+  nb::capsule owner(mapping.release(), [](void *m) noexcept { delete static_cast<Mapping *>(m); });
   return numpy_over(a, false, owner);
 }
 
+Layout stored_layout(LazyTensor &l) {
+  Reading in(l.c);
+  return Layout(waited<reshard_layout>(reshard_checkpoint_layout, l.c.handle, l.i));
+}
+
+int64_t length(LazyTensor &l) {
+  if (l.t.ndim == 0)
+    throw nb::type_error("len() of a tensor without dims");
+  return l.t.shape[0];
+}
+
+std::string shown(LazyTensor &l) {
+  return text_of("<reshard tensor '", l.name, "', ", reshard_dtype_string(l.t.dtype), ", ",
+                 shape_text(l.t.ndim, l.t.shape), ", ", l.bytes(), " bytes, not read>");
+}
+
+// --- Checkpoints -----------------------------------------------------------------------------------------------------
+
 nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
   Reading in(c);
-  reshard_checkpoint_info info;
-  check(reshard_checkpoint_get_info(c.handle, &info));
   nb::dict d;
-  for (int64_t i = 0; i < info.metadata; i++) {
+  for (int64_t i = 0; i < got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle).metadata; i++) {
     const char *key = nullptr, *value = nullptr;
     check(reshard_checkpoint_metadata(c.handle, i, &key, &value));
     d[key] = value;
@@ -218,30 +231,22 @@ nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
 
 Report info_of(Checkpoint &c) {
   Reading in(c);
-  reshard_checkpoint_info i;
-  check(reshard_checkpoint_get_info(c.handle, &i));
-  Report d;
-  d["format"] = reshard_file_format_string(i.format), d["tensors"] = i.tensors, d["files"] = i.files;
-  d["bytes"] = i.bytes, d["stored_bytes"] = i.stored_bytes, d["world"] = i.world, d["left_out"] = i.left_out;
-  return d;
-}
-
-Layout *stored_layout(LazyTensor &l) {
-  Reading in(l.c);
-  reshard_layout layout = nullptr;
-  run([&] { return reshard_checkpoint_layout(l.c.handle, l.i, &layout); });
-  return new Layout(layout);
+  const auto i = got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle);
+  return report_of("format", reshard_file_format_string(i.format), "tensors", i.tensors, "files", i.files, "bytes",
+                   i.bytes, "stored_bytes", i.stored_bytes, "world", i.world, "left_out", i.left_out);
 }
 
 std::vector<std::string> names_of(Checkpoint &c) {
   Reading in(c);
   std::vector<std::string> names;
   for (int64_t i = 0; i < reshard_model_count(reshard_checkpoint_model(c.handle)); i++)
-    names.push_back(tensor_of(c, i).name);
+    names.push_back(in.tensor(i).name);
   return names;
 }
 
-void bind_lazy(nb::module_ &m) {
+} // namespace
+
+void bind_checkpoint(nb::module_ &m) {
   nb::class_<LazyTensor>(m, "LazyTensor",
                          "A tensor of a checkpoint. Nothing is read until it is indexed, and then the part that the "
                          "index names.")
@@ -249,17 +254,12 @@ void bind_lazy(nb::module_ &m) {
       .def_prop_ro(
           "dtype", [](LazyTensor &l) { return Any(nb::borrow(numpy_type(l.t.dtype))); },
           "numpy's, of ml_dtypes where it has none.")
-      .def_prop_ro("layout", &stored_layout, nb::rv_policy::take_ownership, "The layout as the files have it.")
+      .def_prop_ro("layout", &stored_layout, "The layout as the files have it.")
       .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.t.ndim, l.t.shape); })
       .def_prop_ro("ndim", [](LazyTensor &l) { return l.t.ndim; })
-      .def_prop_ro("size", [](LazyTensor &l) { return l.array().elements(); })
+      .def_prop_ro("size", [](LazyTensor &l) { return l.whole.elements(); })
       .def_prop_ro("nbytes", &LazyTensor::bytes)
-      .def("__len__",
-           [](LazyTensor &l) {
-             if (l.t.ndim == 0)
-               throw nb::type_error("len() of a tensor without dims");
-             return l.t.shape[0];
-           })
+      .def("__len__", &length)
       .def("__getitem__", &get, "index"_a.none())
       .def("_read", &read_part, "layout"_a, "rank"_a, "out"_a.none(), "threads"_a)
       .def("read", &read_whole, "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
@@ -268,33 +268,16 @@ void bind_lazy(nb::module_ &m) {
       .def("map", &map,
            "A read-only view of the file, which it keeps open, where the tensor lies whole. A file cut meanwhile is "
            "SIGBUS.")
-      .def(
-          "__array__",
-          [](LazyTensor &l, nb::handle dtype, nb::object copy) -> Any {
-            if (copy.is(nb::bool_(false)))
-              throw nb::value_error("a lazy tensor is read into new memory");
-            nb::object whole = read_whole(l, nb::none(), 0);
-            return dtype.is_none() ? whole : nb::object(whole.attr("astype")(dtype));
-          },
-          "dtype"_a = nb::none(), "copy"_a = nb::none())
-      .def("__repr__", [](LazyTensor &l) {
-        return "<reshard tensor '" + l.name + "', " + reshard_dtype_string(l.t.dtype) + ", " +
-               shape_text(l.t.ndim, l.t.shape) + ", " + std::to_string(l.bytes()) + " bytes, not read>";
-      });
-}
-
-} // namespace
-
-void bind_checkpoint(nb::module_ &m) {
-  bind_lazy(m);
-  nb::class_<Checkpoint>(m, "_Checkpoint")
-      .def(nb::init<nb::handle>(), "path"_a)
+      .def("__array__", &read_as, "dtype"_a = nb::none(), "copy"_a = nb::none())
+      .def("__repr__", &shown);
+  nb::class_<Checkpoint> checkpoint(m, "_Checkpoint");
+  checkpoint.def(nb::init<nb::handle>(), "path"_a)
       .def("__len__", [](Checkpoint &c) { return names_of(c).size(); })
       .def("__contains__", [](Checkpoint &c, const std::string &name) { return find(c, name) >= 0; })
       .def("__getitem__", &lazy_tensor)
       .def("names", &names_of)
-      .def("metadata", &metadata_of)
-      .def("info", &info_of)
-      .def("closed", [](Checkpoint &c) { return c.handle == nullptr; })
+      .def_prop_ro("metadata", &metadata_of)
+      .def_prop_ro("info", &info_of)
+      .def_prop_ro("closed", [](Checkpoint &c) { return c.closed(); })
       .def("close", &Checkpoint::close);
 }

@@ -1,17 +1,16 @@
 // Communicators: ranks that are threads of this process, or processes of one node.
-#include "core.h"
+#include "ranks.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <numeric>
-#include <thread>
-
-#include "ranks.h"
 
 #include <sched.h>
 
 namespace {
+
+using Timeout = std::optional<double>; // in seconds
 
 // A CPU whose storage other processes of the node read. n of them share the cores.
 reshard_device shared_device(int64_t n) {
@@ -20,16 +19,14 @@ reshard_device shared_device(int64_t n) {
   reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
   options.shared = 1;
   options.threads = getenv("RESHARD_THREADS") != nullptr ? 0 : std::max(1, int(count / std::max<int64_t>(1, n)));
-  reshard_device device = nullptr;
-  check(reshard_device_create("cpu", &options, &device));
-  return device;
+  return got<reshard_device>(reshard_device_create, "cpu", &options);
 }
 
-int64_t milliseconds(std::optional<double> timeout) {
+int64_t milliseconds(Timeout timeout) {
   if (!timeout)
     return 0;
   if (!(*timeout > 0 && *timeout < 1e12))
-    invalid("timeout of " + std::to_string(*timeout) + " s: seconds above 0, or None");
+    invalid("timeout of ", *timeout, " s: seconds above 0, or None");
   return std::max<int64_t>(1, int64_t(*timeout * 1000));
 }
 
@@ -37,65 +34,52 @@ int64_t milliseconds(std::optional<double> timeout) {
 struct Gather {
   nb::object call;
   int64_t n;
-  std::exception_ptr raised;
 };
 
 reshard_status gather(void *user, const void *mine, size_t bytes, void *all) {
-  Gather &g = *static_cast<Gather *>(user);
+  const Gather &g = *static_cast<Gather *>(user);
   nb::gil_scoped_acquire acquire;
   try {
-    nb::object got = g.call(nb::bytes(static_cast<const char *>(mine), bytes));
-    nb::bytes joined = nb::isinstance<nb::list>(got) || nb::isinstance<nb::tuple>(got)
-                           ? nb::bytes(nb::bytes("", 0).attr("join")(got))
-                           : nb::bytes(got);
+    nb::object given = g.call(nb::bytes(static_cast<const char *>(mine), bytes));
+    bool parts = nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given);
+    nb::bytes joined = parts ? nb::bytes(nb::bytes("", 0).attr("join")(given)) : nb::bytes(given);
     if (joined.size() != size_t(g.n) * bytes)
-      invalid("the all-gather returned " + std::to_string(joined.size()) + " bytes, not " + std::to_string(g.n) +
-              " x " + std::to_string(bytes));
+      invalid("the all-gather returned ", joined.size(), " bytes, not ", g.n, " x ", bytes);
     std::memcpy(all, joined.c_str(), joined.size());
     return RESHARD_SUCCESS;
   } catch (...) {
-    g.raised = std::current_exception();
+    keep_raised();
     return RESHARD_ERROR_PEER;
   }
 }
 
-Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::object allgather,
-                std::optional<double> timeout, const std::string &job) {
+Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::object allgather, Timeout timeout,
+                const std::string &job) {
+  const bool given = !allgather.is_none();
+  if (given != n.has_value() || given != rank.has_value())
+    invalid("node(n, rank, allgather): all three, or none: node() reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT");
   reshard_node_options options = RESHARD_NODE_OPTIONS_DEFAULTS;
   options.timeout_ms = milliseconds(timeout);
   options.job = job.empty() ? nullptr : c_text(job, "job");
-  reshard_comm comm = nullptr;
-  Gather g{allgather, n.value_or(0), nullptr};
   reshard_rendezvous meeting = RESHARD_RENDEZVOUS_DEFAULTS;
-  if (allgather.is_none()) {
-    if (n || rank)
-      invalid("node(n, rank) needs an all-gather too; node() reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT");
+  if (given)
+    meeting.n = meeting.local_n = *n, meeting.rank = *rank;
+  else
     check(reshard_rendezvous_from_environment(&meeting));
-    if (timeout)
-      meeting.timeout_ms = options.timeout_ms;
-  } else if (!n || !rank)
-    invalid("node(n, rank, allgather): all three, or none");
-  reshard_device device = options.device = shared_device(allgather.is_none() ? meeting.local_n : *n);
-  reshard_status status;
-  {
-    nb::gil_scoped_release release;
-    status = allgather.is_none() ? reshard_comm_create_node(meeting.n, meeting.rank, reshard_rendezvous_allgather,
-                                                            &meeting, &options, &comm)
-                                 : reshard_comm_create_node(*n, *rank, gather, &g, &options, &comm);
-  }
-  if (status != RESHARD_SUCCESS)
-    reshard_device_release(device);
-  if (g.raised)
-    std::rethrow_exception(g.raised);
-  check(status);
-  Comm *made = new Comm({comm}, false, false);
-  made->device = device;
-  return made;
+  if (timeout)
+    meeting.timeout_ms = options.timeout_ms;
+  Gather g{allgather, meeting.n};
+  Owned<reshard_device, reshard_device_release> device(shared_device(meeting.local_n));
+  options.device = device.handle;
+  reshard_comm comm = waited<reshard_comm>(reshard_comm_create_node, meeting.n, meeting.rank,
+                                           given ? gather : reshard_rendezvous_allgather,
+                                           given ? static_cast<void *>(&g) : static_cast<void *>(&meeting), &options);
+  return new Comm({comm}, false, false, std::exchange(device.handle, nullptr));
 }
 
-Comm *make_local(int64_t n, int threads, std::optional<double> timeout) {
+Comm *make_local(int64_t n, int threads, Timeout timeout) {
   if (n < 1)
-    invalid("local(" + std::to_string(n) + "): 1 rank or more");
+    invalid("local(", n, "): 1 rank or more");
   reshard_local_options options = RESHARD_LOCAL_OPTIONS_DEFAULTS;
   options.threads = threads, options.timeout_ms = milliseconds(timeout);
   std::vector<reshard_comm> comms(static_cast<size_t>(n));
@@ -103,22 +87,23 @@ Comm *make_local(int64_t n, int threads, std::optional<double> timeout) {
   return new Comm(std::move(comms), true, false);
 }
 
-Comm *from_nccl(nb::object comm, std::optional<double> timeout) {
+Comm *from_nccl(nb::object comm, Timeout timeout) {
   nb::object pointer = nb::hasattr(comm, "ptr") ? comm.attr("ptr") : comm;
   void *handle = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(pointer)));
-  int64_t ms = milliseconds(timeout);
-  reshard_comm made = nullptr;
-  run([&] { return reshard_comm_from_nccl(handle, nullptr, ms, &made); });
-  return new Comm({made}, false, true);
+  return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, nullptr, milliseconds(timeout))}, false, true);
 }
 
-Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, std::optional<double> timeout) {
-  int64_t ms = milliseconds(timeout);
-  reshard_comm made = nullptr;
+nb::bytes nccl_id() {
+  char id[RESHARD_NCCL_ID_BYTES];
+  check(reshard_nccl_unique_id(id));
+  return nb::bytes(id, sizeof id);
+}
+
+Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, Timeout timeout) {
   if (id.size() != RESHARD_NCCL_ID_BYTES)
-    invalid("an id of NCCL of " + std::to_string(id.size()) + " bytes");
-  run([&] { return reshard_comm_create_nccl(id.c_str(), n, rank, nullptr, ms, &made); });
-  return new Comm({made}, false, true);
+    invalid("an id of NCCL of ", id.size(), " bytes");
+  return new Comm({waited<reshard_comm>(reshard_comm_create_nccl, id.c_str(), n, rank, nullptr, milliseconds(timeout))},
+                  false, true);
 }
 
 // A number, or a list of one per rank of a local world.
@@ -127,69 +112,55 @@ Shape per_rank(Comm &comm, nb::handle given, const char *what) {
     return {nb::cast<int64_t>(given)};
   Shape list = nb::cast<Shape>(given);
   if (list.size() != comm.handles.size())
-    invalid(std::string(what) + ": " + std::to_string(list.size()) + " numbers for " +
-            std::to_string(comm.handles.size()) + " ranks");
+    invalid(what, ": ", list.size(), " numbers for ", comm.handles.size(), " ranks");
   return list;
 }
 
 // Communicators of the ranks here: one object for those of one color.
 Any split(Comm &comm, nb::handle colors, nb::handle keys) {
   CommCall in(comm);
-  Shape color = per_rank(comm, colors, "color"),
-        key = keys.is_none() ? Shape(comm.handles.size(), 0) : per_rank(comm, keys, "key");
-  std::vector<reshard_comm> subs(comm.handles.size());
+  const size_t n = comm.handles.size();
+  Shape color = per_rank(comm, colors, "color"), key = keys.is_none() ? Shape(n, 0) : per_rank(comm, keys, "key");
+  std::vector<reshard_comm> subs(n);
   run_ranks(comm, [&](size_t i) { return reshard_comm_split(comm.handles[i], color[i], key[i], &subs[i]); });
-  nb::list result;
-  std::vector<nb::object> made(subs.size());
-  for (size_t i = 0; i < subs.size(); i++) {
-    for (size_t j = 0; subs[i] != nullptr && j < i && !made[i].is_valid(); j++)
-      if (subs[j] != nullptr && color[j] == color[i])
-        made[i] = made[j];
-    if (subs[i] == nullptr)
-      made[i] = nb::none();
-    else if (!made[i].is_valid()) { // the first of its color: all of them, by their new ranks
-      std::vector<reshard_comm> all;
-      for (size_t j = i; j < subs.size(); j++)
-        if (subs[j] != nullptr && color[j] == color[i])
-          all.push_back(subs[j]);
-      std::sort(all.begin(), all.end(),
-                [](reshard_comm a, reshard_comm b) { return reshard_comm_rank(a) < reshard_comm_rank(b); });
-      Comm *sub = new Comm(all, comm.local, comm.streams);
-      sub->device = reshard_device_retain(comm.device);
-      remember(sub);
-      made[i] = nb::cast(sub, nb::rv_policy::take_ownership);
-    }
-    result.append(made[i]);
+  std::map<int64_t, std::vector<reshard_comm>> groups;
+  std::map<int64_t, nb::object> made;
+  for (size_t i = 0; i < n; i++)
+    if (subs[i] != nullptr)
+      groups[color[i]].push_back(subs[i]);
+  for (auto &[of, all] : groups) {
+    std::sort(all.begin(), all.end(),
+              [](reshard_comm a, reshard_comm b) { return reshard_comm_rank(a) < reshard_comm_rank(b); });
+    Comm *sub = new Comm(all, comm.local, comm.streams, reshard_device_retain(comm.device));
+    made[of] = nb::cast(sub, nb::rv_policy::take_ownership);
   }
-  return comm.local ? nb::object(result) : made[0];
+  nb::list result;
+  for (size_t i = 0; i < n; i++)
+    result.append(subs[i] != nullptr ? made[color[i]] : nb::none());
+  return comm.local ? nb::object(result) : nb::object(result[0]);
 }
 
 Comm *shrink(Comm &comm, const Shape &lost) {
   CommCall in(comm);
   if (comm.local && comm.handles.size() > 1)
-    raise(RESHARD_ERROR_UNSUPPORTED, "shrink of a local world: all of its ranks are in this process");
+    unsupported("shrink of a local world: all of its ranks are in this process");
   reshard_comm sub = nullptr;
-  run_ranks(comm,
-            [&](size_t i) { return reshard_comm_shrink(comm.handles[i], int64_t(lost.size()), lost.data(), &sub); });
-  Comm *made = new Comm({sub}, false, comm.streams);
-  made->device = reshard_device_retain(comm.device);
-  remember(made);
-  return made;
+  run_in(comm, [&] { return reshard_comm_shrink(comm.handles[0], int64_t(lost.size()), lost.data(), &sub); });
+  return new Comm({sub}, false, comm.streams, reshard_device_retain(comm.device));
 }
 
 // Storage that the node's processes read directly.
 Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
   CommCall in(comm);
   if (comm.streams)
-    raise(RESHARD_ERROR_UNSUPPORTED, "empty on a communicator of GPUs: take the tensors of torch or CuPy");
-  reshard_dtype type = dtype_of(dtype);
-  reshard_tensor tensor = nullptr;
-  if (comm.device != nullptr)
-    check(reshard_tensor_create_on(comm.device, type, int(shape.size()), shape.data(), nullptr, &tensor));
-  else
-    check(reshard_tensor_create(type, int(shape.size()), shape.data(), &tensor));
-  std::unique_ptr<reshard_tensor_s, void (*)(reshard_tensor)> owned(tensor, reshard_tensor_release);
-  return numpy_of(tensor);
+    unsupported("empty on a communicator of GPUs: take the tensors of torch or CuPy");
+  const reshard_dtype type = dtype_of(dtype);
+  const int ndim = int(shape.size());
+  Owned<reshard_tensor, reshard_tensor_release> tensor(
+      comm.device != nullptr
+          ? got<reshard_tensor>(reshard_tensor_create_on, comm.device, type, ndim, shape.data(), nullptr)
+          : got<reshard_tensor>(reshard_tensor_create, type, ndim, shape.data()));
+  return numpy_of(tensor.handle);
 }
 
 std::set<Comm *> &open_comms() { // what is left at exit is closed before the interpreter goes
@@ -197,15 +168,25 @@ std::set<Comm *> &open_comms() { // what is left at exit is closed before the in
   return set;
 }
 
-nb::typed<nb::dict, nb::str, int64_t> stats(Comm &comm) {
-  reshard_comm_stats sum = {0, 0}, one;
+IntTuple global_ranks(Comm &comm) {
+  Shape numbers(size_t(comm.size()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const int64_t *ranks = reshard_comm_global_ranks(comm.handles[0]);
+  return tuple_of(int(numbers.size()), ranks != nullptr ? ranks : numbers.data());
+}
+
+IntTuple missing(Comm &comm) {
+  const Shape ranks = missing_of(comm.handles[0]);
+  return tuple_of(int(ranks.size()), ranks.data());
+}
+
+Report stats(Comm &comm) {
+  reshard_comm_stats sum = {0, 0};
   for (reshard_comm handle : comm.handles) {
-    check(reshard_comm_get_stats(handle, &one));
+    const reshard_comm_stats one = got<reshard_comm_stats>(reshard_comm_get_stats, handle);
     sum.received_bytes += one.received_bytes, sum.received_messages += one.received_messages;
   }
-  nb::dict d;
-  d["received_bytes"] = sum.received_bytes, d["received_messages"] = sum.received_messages;
-  return d;
+  return report_of("received_bytes", sum.received_bytes, "received_messages", sum.received_messages);
 }
 
 // A function of an open communicator, which stays open meanwhile.
@@ -229,115 +210,71 @@ void refuse(Comm &comm, const std::string &text) {
     check(status);
 }
 
-void remember(Comm *comm) { open_comms().insert(comm); }
-
-CommCall::CommCall(Comm &comm) : comm(comm) {
-  if (comm.handles.empty())
-    invalid("the communicator is closed");
-  comm.calls++;
+Comm::Comm(std::vector<reshard_comm> given, bool local, bool streams, reshard_device device)
+    : handles(std::move(given)), local(local), streams(streams), device(device) {
+  for (reshard_comm handle : handles)
+    check(reshard_comm_set_poll(handle, poll_signals, nullptr));
+  open_comms().insert(this);
 }
-
-Comm::~Comm() { close(); }
 
 void Comm::close() {
   open_comms().erase(this);
-  if (handles.empty())
+  if (closed())
     return;
-  if (calls > 0) {
+  if (calls > 0)
     (void)reshard_comm_abort(handles[0]);
-    while (calls > 0) {
-      nb::gil_scoped_release release;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+  while (calls > 0) {
+    nb::gil_scoped_release release;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   while (!transfers.empty())
     end_transfer(**transfers.begin());
-  std::vector<reshard_comm> ended;
-  std::map<int64_t, std::vector<reshard_sharder>> ended_sharders;
-  ended.swap(handles), ended_sharders.swap(sharders);
+  const std::vector<reshard_comm> ended = std::exchange(handles, {});
+  auto ended_sharders = std::exchange(sharders, {});
   nb::gil_scoped_release release;
-  for (const auto &[limit, of] : ended_sharders)
-    for (reshard_sharder s : of)
-      reshard_sharder_destroy(s);
+  ended_sharders.clear();
   for (reshard_comm c : ended)
     reshard_comm_destroy(c);
-  reshard_device_release(device); // arrays keep it as long as they live
-  device = nullptr;
+  reshard_device_release(std::exchange(device, nullptr)); // arrays keep it as long as they live
 }
 
 void bind_comm(nb::module_ &m) {
-  nb::class_<Comm>(m, "Comm",
-                   "Ranks that move tensors together. For n ranks of this process calls take a list, a thing per rank.",
-                   nb::is_weak_referenceable())
-      .def_prop_ro("rank", opened([](Comm &c) { return reshard_comm_rank(c.handles[0]); }),
-                   "This rank; of a local world 0.")
+  nb::class_<Comm> comm(
+      m, "Comm", "Ranks that move tensors together. For n ranks of this process calls take a list, a thing per rank.",
+      nb::is_weak_referenceable());
+  comm.def_prop_ro("rank", opened([](Comm &c) { return c.rank(0); }), "This rank; of a local world 0.")
       .def_prop_ro("size", opened([](Comm &c) { return c.size(); }))
-      .def_prop_ro(
-          "local", [](Comm &c) { return c.local; }, "True where all ranks are in this process.")
-      .def_prop_ro("closed", [](Comm &c) { return c.handles.empty(); })
-      .def_prop_ro("global_ranks", opened([](Comm &c) {
-                     Shape numbers(size_t(c.size()));
-                     std::iota(numbers.begin(), numbers.end(), 0);
-                     const int64_t *ranks = reshard_comm_global_ranks(c.handles[0]);
-                     return tuple_of(int(c.size()), ranks != nullptr ? ranks : numbers.data());
-                   }))
+      .def_ro("local", &Comm::local, "True where all ranks are in this process.")
+      .def_prop_ro("global_ranks", opened(global_ranks))
       .def("barrier",
            opened([](Comm &c) { run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); }); }))
       .def("split", &split, "color"_a, "key"_a = nb::none(),
            "Ranks of one color make a communicator; a negative color: None. Collective.")
-      .def("shrink", &shrink, "lost"_a = Shape(), nb::rv_policy::take_ownership,
+      .def("shrink", &shrink, "lost"_a = Shape(),
            "A communicator of those that are there. lost: the ranks left out; none: those of `missing`.")
-      .def_prop_ro("missing", opened([](Comm &c) {
-                     Shape missing = missing_of(c.handles[0]);
-                     return tuple_of(int(missing.size()), missing.data());
-                   }),
-                   "Ranks that had not come when a deadline passed.")
+      .def_prop_ro("missing", opened(missing), "Ranks that had not come when a deadline passed.")
       .def("_refuse", &refuse)
       .def("abort", opened([](Comm &c) { run([&] { return reshard_comm_abort(c.handles[0]); }); }))
       .def(
           "report",
           [](Comm &c, int64_t last) {
             CommCall in(c);
-            return printed([&](char *text, size_t size, size_t *needed) {
-              return reshard_comm_report(c.handles[0], last, text, size, needed);
-            });
+            return printed(reshard_comm_report, c.handles[0], last);
           },
           "last"_a = 0, "Where the ranks of this process are, as text.")
-      .def_prop_ro("stats", opened(stats))
-      .def("close", &Comm::close, "Ends its transfers, then itself. Closing twice is allowed.")
-      .def("__enter__", &entered<Comm>)
-      .def(
-          "__exit__", [](Comm &c, nb::args) { c.close(); }, EXIT);
-  auto own = [](Comm *comm) { return remember(comm), comm; };
-  m.def(
-      "local",
-      [own](int64_t n, int threads, std::optional<double> timeout) { return own(make_local(n, threads, timeout)); },
-      "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_a = nb::none(), nb::rv_policy::take_ownership,
-      "n ranks of this process, driven by one thread.");
-  m.def(
-      "node",
-      [own](std::optional<int64_t> n, std::optional<int64_t> rank, nb::object allgather, std::optional<double> timeout,
-            const std::string &job) { return own(make_node(n, rank, allgather, timeout, job)); },
-      "n"_a = nb::none(), "rank"_a = nb::none(), "allgather"_a = nb::none(), nb::kw_only(), "timeout"_a = nb::none(),
-      "job"_a = "", nb::rv_policy::take_ownership,
-      "One rank of processes of a node. Collective. allgather(mine) returns the bytes of all ranks, or a list of "
-      "them.\n"
-      "Without arguments RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell, as torchrun sets them.");
-  m.def(
-      "from_nccl", [own](nb::object comm, std::optional<double> timeout) { return own(from_nccl(comm, timeout)); },
-      "comm"_a, nb::kw_only(), "timeout"_a = nb::none(), nb::rv_policy::take_ownership,
-      "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed.");
-  m.def("_nccl_id", [] {
-    char id[RESHARD_NCCL_ID_BYTES];
-    check(reshard_nccl_unique_id(id));
-    return nb::bytes(id, sizeof id);
-  });
-  m.def(
-      "_create_nccl",
-      [own](nb::bytes id, int64_t n, int64_t rank, std::optional<double> t) {
-        return own(create_nccl(id, n, rank, t));
-      },
-      "id"_a, "n"_a, "rank"_a, "timeout"_a = nb::none(), nb::rv_policy::take_ownership);
+      .def_prop_ro("stats", opened(stats));
+  bind_closing(comm, "Ends its transfers, then itself. Closing twice is allowed.");
+  m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_a = nb::none(),
+        "n ranks of this process, driven by one thread.");
+  m.def("node", &make_node, "n"_a = nb::none(), "rank"_a = nb::none(), "allgather"_a = nb::none(), nb::kw_only(),
+        "timeout"_a = nb::none(), "job"_a = "",
+        "One rank of processes of a node. Collective. allgather(mine) returns the bytes of all ranks, or a list of "
+        "them.\n"
+        "Without arguments RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell, as torchrun sets them.");
+  m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_a = nb::none(),
+        "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed.");
+  m.def("_nccl_id", &nccl_id);
+  m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_a = nb::none());
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
         "A numpy array of storage that the other processes of the node read directly, which halves the copies.\n\n"
         "Not initialised. It lives as long as the array, also beyond the communicator.");

@@ -1,7 +1,7 @@
 // Errors, arrays of other libraries, and the owners of C handles: shared by the files of the module.
 //
 // An owner frees its handle once, and knows what stands on it: a communicator ends its transfers before itself. Every
-// call that may wait, move or read gives the GIL back (run).
+// call that may wait, move or read gives the GIL back (run, waited).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,20 +15,23 @@
 #include <reshard/sharded.h>
 #include <reshard/tensor.h>
 
-#include <array>
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 using Shape = std::vector<int64_t>;
+using Limit = std::optional<int64_t>; // bytes of staging a rank; none: the library's
+inline int64_t limit_of(Limit limit) { return limit.value_or(RESHARD_DEFAULT_LIMIT); }
 
-using Any = nb::typed<nb::object, nb::any>; // of stubs
-using Report = nb::typed<nb::dict, nb::str, nb::any>;
+// --- Types of stubs --------------------------------------------------------------------------------------------------
+using Any = nb::typed<nb::object, nb::any>;
 using IntTuple = nb::typed<nb::tuple, int64_t, nb::ellipsis>;
 inline IntTuple tuple_of(int n, const int64_t *numbers) {
   nb::tuple tuple = nb::steal<nb::tuple>(PyTuple_New(n));
@@ -36,25 +39,47 @@ inline IntTuple tuple_of(int n, const int64_t *numbers) {
     PyTuple_SetItem(tuple.ptr(), i, PyLong_FromLongLong(numbers[i]));
   return tuple;
 }
+using Report = nb::typed<nb::dict, nb::str, nb::any>;
+inline void put(Report &) {}
+template <typename Value, typename... More>
+void put(Report &report, const char *name, const Value &value, const More &...more) {
+  report[name] = value, put(report, more...);
+}
+template <typename... All> Report report_of(const All &...all) { // of a name, its value, a name ...
+  Report report;
+  put(report, all...);
+  return report;
+}
 
+// --- Errors ----------------------------------------------------------------------------------------------------------
+template <typename... Parts> std::string text_of(const Parts &...parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+inline std::string str_of(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
+std::string shape_text(int ndim, const int64_t *shape);
 // Raises the exception of a status, with the library's text where text is empty. kind: a class below that.
 [[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {},
                         const char *kind = nullptr);
+template <typename... Parts> [[noreturn]] void invalid(const Parts &...parts) {
+  raise(RESHARD_ERROR_INVALID, text_of(parts...));
+}
+template <typename... Parts> [[noreturn]] void unsupported(const Parts &...parts) {
+  raise(RESHARD_ERROR_UNSUPPORTED, text_of(parts...));
+}
 inline void check(reshard_status status) {
   if (status != RESHARD_SUCCESS)
     raise(status);
 }
-[[noreturn]] inline void invalid(const std::string &text) { raise(RESHARD_ERROR_INVALID, text); }
-
+// Of a callback in Python: what it has raised comes out of the call that it was made for, by raise.
+void keep_raised();
 // A function for reshard_comm_set_poll: what a handler of signals raises ends the wait of the main thread, and comes
 // out of raise.
 int poll_signals(void *unused);
 
-// Of `with`.
-template <typename T> nb::typed<nb::object, T> entered(nb::object self) { return self; }
-const nb::sig EXIT("def __exit__(self, *unused: object) -> None");
-
-// Runs a call of the library without the GIL, and raises what it returns.
+// --- Calls of the library --------------------------------------------------------------------------------------------
+// Makes a call without the GIL, and raises what it returns.
 template <typename Call> void run(Call &&call) {
   reshard_status status;
   {
@@ -63,15 +88,22 @@ template <typename Call> void run(Call &&call) {
   }
   check(status);
 }
-
-// A text for the C library: one with a NUL would end there unseen.
-const char *c_text(const std::string &text, const char *what);
-std::string path_of(nb::handle path, bool there = true); // of a str or os.PathLike, which has to be there
-// The text of a print-out with (text, size, &needed).
-template <typename Print> std::string printed(Print &&print) {
+// The value that a call gives by its last argument; `waited`: without the GIL.
+template <typename Value, typename Call, typename... Arguments> Value got(Call call, const Arguments &...arguments) {
+  Value value = {};
+  check(call(arguments..., &value));
+  return value;
+}
+template <typename Value, typename Call, typename... Arguments> Value waited(Call call, const Arguments &...arguments) {
+  Value value = {};
+  run([&] { return call(arguments..., &value); });
+  return value;
+}
+// The text of a print-out whose last arguments are (text, size, &needed).
+template <typename Print, typename... Arguments> std::string printed(Print print, const Arguments &...arguments) {
   std::string text(256, '\0');
   size_t needed = 0;
-  while (print(text.data(), text.size(), &needed) != RESHARD_SUCCESS) {
+  while (print(arguments..., text.data(), text.size(), &needed) != RESHARD_SUCCESS) {
     if (needed <= text.size())
       raise(RESHARD_ERROR_INTERNAL);
     text.resize(needed);
@@ -79,15 +111,40 @@ template <typename Print> std::string printed(Print &&print) {
   text.resize(needed - 1);
   return text;
 }
-std::string shape_text(int ndim, const int64_t *shape);
+// A text for the C library: one with a NUL would end there unseen.
+const char *c_text(const std::string &text, const char *what);
+std::string path_of(nb::handle path, bool there = true); // of a str or os.PathLike, which has to be there
+
+// The T that the caller gave, else a TypeError.
+template <typename T> T &as(nb::handle given, const char *what) {
+  if (!nb::isinstance<T>(given)) {
+    auto name = [](nb::handle type) { return str_of(nb::object(type.attr("__name__"))); };
+    throw nb::type_error(
+        text_of(what, ": a ", name(given.type()), ", where a ", name(nb::type<T>()), " is due").c_str());
+  }
+  return *nb::inst_ptr<T>(given);
+}
+
+template <typename Handle, void (*end)(Handle)> struct Owned {
+  explicit Owned(Handle handle = nullptr) : handle(handle) {}
+  Owned(Owned &&other) noexcept : handle(std::exchange(other.handle, nullptr)) {}
+  ~Owned() { end(handle); }
+  Handle handle;
+};
+
+// Gives a class close(), closed, and `with`.
+template <typename T> void bind_closing(nb::class_<T> &type, const char *doc) {
+  type.def_prop_ro("closed", &T::closed)
+      .def("close", &T::close, doc)
+      .def("__enter__", [](nb::object self) -> nb::typed<nb::object, T> { return self; })
+      .def(
+          "__exit__", [](T &t, nb::args) { t.close(); }, nb::sig("def __exit__(self, *unused: object) -> None"));
+}
 
 // --- Element types ---------------------------------------------------------------------------------------------------
-// By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's.
-reshard_dtype dtype_of(nb::handle dtype);
+// By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's. None: other.
+reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other = RESHARD_DTYPE_NONE);
 const char *dtype_name(reshard_dtype dtype); // as torch and ml_dtypes have it
-inline reshard_dtype dtype_or(nb::handle dtype, reshard_dtype other) {
-  return dtype.is_none() ? other : dtype_of(dtype);
-}
 
 // --- Arrays ----------------------------------------------------------------------------------------------------------
 // Memory of a numpy, torch, JAX, CuPy ... array: where it is, never a copy. owner keeps it.
@@ -97,7 +154,8 @@ struct Array {
   int ndim = 0;
   int64_t shape[RESHARD_MAX_DIMS] = {}, strides[RESHARD_MAX_DIMS] = {}; // in elements
   bool writable = false;
-  int gpu = -1; // number of the GPU; -1: the CPU
+  bool flat = false; // of elements side by side: C takes it without strides
+  int gpu = -1;      // number of the GPU; -1: the CPU
   nb::object owner;
   nb::ndarray<nb::ro> view; // the export, where it came by one
   nb::object torch;         // the tensor, where it is torch's: its storage can be freed under it
@@ -121,9 +179,8 @@ struct What {
   int64_t rank = -1; // -1: side is all of it
   const std::string *name = nullptr;
   int64_t buffer = -1; // -1: the only one
-  std::string text() const;
 };
-inline std::string operator+(const What &what, const std::string &more) { return what.text() + more; }
+std::ostream &operator<<(std::ostream &out, const What &what);
 Array array_of(nb::handle object, const What &what);
 // numpy's dtype. bits: types that it lacks are unsigned integers, else those of ml_dtypes.
 nb::handle numpy_type(reshard_dtype dtype, bool bits = false);
@@ -131,81 +188,61 @@ nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape);
 nb::object numpy_over(const Array &memory, bool bits, nb::handle owner);
 nb::object numpy_of(reshard_tensor tensor, bool bits = false); // a view that keeps the tensor
 
-// --- Owners ----------------------------------------------------------------------------------------------------------
+// --- Layouts and plans -----------------------------------------------------------------------------------------------
 struct Layout {
   explicit Layout(reshard_layout handle) : handle(handle) {}
-  Layout(const Layout &) = delete;
+  Layout(const Layout &other) : handle(reshard_layout_retain(other.handle)) {}
+  Layout &operator=(const Layout &) = delete;
   ~Layout() { reshard_layout_release(handle); }
+  int ndim() const { return reshard_layout_ndim(handle); }
+  int64_t world() const { return reshard_layout_world(handle); }
+  reshard_layout_kind kind() const { return reshard_layout_get_kind(handle); }
+  IntTuple shape() const { return tuple_of(ndim(), reshard_layout_shape(handle)); }
+  std::string text() const { return printed(reshard_layout_print, handle); }
+  int64_t count(int64_t rank) const { return got<int64_t>(reshard_layout_array_count, handle, rank); }
+  reshard_array_info array(int64_t rank, int64_t i) const {
+    return got<reshard_array_info>(reshard_layout_array, handle, rank, i);
+  }
+  // The shapes of the buffers that a rank gives: of its array, of all its elements (flat), or of its
+  // arrays side by side (parts that ranks share).
+  const std::vector<Array> &buffers(int64_t rank) const;
+  bool joint() const; // a rank may have several arrays in one buffer
   reshard_layout handle;
+
+private:
+  mutable std::map<int64_t, std::vector<Array>> kept;
+  mutable std::optional<bool> kept_joint;
 };
-const Layout &layout_arg(nb::handle object); // a Layout, else a TypeError
 
 struct Entry {
-  nb::object src, dst;                                                      // of Layout
-  reshard_dtype dtype = RESHARD_DTYPE_NONE, dst_dtype = RESHARD_DTYPE_NONE; // neither is NONE in one that is made
+  Layout src, dst;
+  reshard_dtype dtype, dst_dtype; // neither is NONE
   std::string name;
   std::optional<Shape> src_offset, src_extent, dst_offset, dst_extent;
   std::optional<std::vector<int>> permutation;
 };
 
-struct Plan {
+struct Plan : Owned<reshard_plan, reshard_plan_destroy> {
   Plan(reshard_plan handle, std::vector<Entry> entries, int64_t rank)
-      : handle(handle), entries(std::move(entries)), rank(rank) {}
-  Plan(const Plan &) = delete;
-  ~Plan() { reshard_plan_destroy(handle); }
-  reshard_plan handle;
+      : Owned(handle), entries(std::move(entries)), rank(rank) {}
   std::vector<Entry> entries;
   int64_t rank;
 };
-reshard_plan make_plan(const std::vector<Entry> &entries, int64_t rank, int64_t limit);
-
-struct Transfer;
-// All ranks of a communicator that this object stands for: one of a node, n of a local world.
-struct Comm {
-  Comm(std::vector<reshard_comm> handles, bool local, bool streams)
-      : handles(std::move(handles)), local(local), streams(streams) {
-    for (reshard_comm handle : this->handles)
-      check(reshard_comm_set_poll(handle, poll_signals, nullptr));
-  }
-  Comm(const Comm &) = delete;
-  ~Comm();
-  void close(); // ends its transfers first; a call that waits in another thread returns with a PeerError
-  int64_t size() const { return reshard_comm_size(handles.at(0)); }
-  std::vector<reshard_comm> handles;                        // none once it is closed
-  std::map<int64_t, std::vector<reshard_sharder>> sharders; // by limit; made with the first call of it
-  reshard_device device = nullptr;                          // whose storage the node's processes read; NULL: none
-  bool local, streams;
-  std::set<Transfer *> transfers;
-  int calls = 0; // that threads are in
-};
-
-// A call that keeps a communicator open until it returns.
-struct CommCall {
-  explicit CommCall(Comm &comm);
-  ~CommCall() { comm.calls--; }
-  Comm &comm;
-};
-
-int64_t limit_of(std::optional<int64_t> limit);
-void *stream_of(const Comm &comm, nb::handle stream); // checked against the communicator's device
+Plan make_plan(std::vector<Entry> entries, int64_t rank, Limit limit);
 
 // The buffers that a rank gives for one side of a list of entries, checked against their layouts.
 struct Side {
-  std::vector<Array> arrays; // one per buffer
-  std::vector<void *> data;  // NULL where the rank holds nothing
-  std::vector<std::array<int64_t, RESHARD_MAX_DIMS>> stride_numbers;
-  std::vector<const int64_t *> strides; // NULL: contiguous
+  std::vector<Array> arrays;            // one per buffer
+  std::vector<void *> data;             // NULL where the rank holds nothing
+  std::vector<const int64_t *> strides; // of the arrays; NULL: contiguous
 };
 struct Wanted {
   const Layout *layout;
   reshard_dtype dtype; // NONE: any
   std::string name;
 };
-// The shape that buffer b has: of its array, of all its elements (flat), or of its arrays side by side (parts).
-Array buffer_shape(const Layout &layout, int64_t rank, int64_t b);
 Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
 
-void bind_error(nb::module_ &m);
 void bind_layout(nb::module_ &m);
 void bind_plan(nb::module_ &m);
 void bind_comm(nb::module_ &m);

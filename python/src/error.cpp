@@ -1,14 +1,14 @@
 // Statuses as exceptions. The classes are Python's own (reshard/_errors.py); the text is the library's.
 #include "core.h"
 
-#include <cstring>
 #include <exception>
-#include <utility>
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static thread_local std::exception_ptr raised_in_wait;
+static thread_local std::exception_ptr raised_in_call;
+
+void keep_raised() { raised_in_call = std::current_exception(); }
 
 int poll_signals(void *) {
   if (syscall(SYS_gettid) != getpid()) // others hear no signals, and would wait for the GIL
@@ -16,7 +16,7 @@ int poll_signals(void *) {
   nb::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() == 0)
     return 0;
-  raised_in_wait = std::make_exception_ptr(nb::python_error());
+  raised_in_call = std::make_exception_ptr(nb::python_error());
   return 1;
 }
 
@@ -24,7 +24,7 @@ void raise(reshard_status status, std::string text, const Shape &missing, const 
   static const char *const kinds[] = {"InternalError", "InvalidError",  "UnsupportedError", "OutOfMemoryError",
                                       "SystemError",   "MismatchError", "PeerError",        "BusyError",
                                       "TimeoutError",  "InternalError", "CancelledError",   "CorruptError"};
-  if (std::exception_ptr raised = std::exchange(raised_in_wait, nullptr); raised != nullptr)
+  if (std::exception_ptr raised = std::exchange(raised_in_call, nullptr); raised != nullptr)
     std::rethrow_exception(raised);
   if (text.empty())
     text = reshard_last_error();
@@ -38,15 +38,8 @@ void raise(reshard_status status, std::string text, const Shape &missing, const 
 
 const char *c_text(const std::string &text, const char *what) {
   if (text.find('\0') != std::string::npos)
-    invalid(std::string(what) + ": a NUL at character " + std::to_string(text.find('\0')));
+    invalid(what, ": a NUL at character ", text.find('\0'));
   return text.c_str();
 }
 
-std::string shape_text(int ndim, const int64_t *shape) {
-  std::string text = "(";
-  for (int d = 0; d < ndim; d++)
-    text += (d ? ", " : "") + std::to_string(shape[d]);
-  return text + (ndim == 1 ? ",)" : ")");
-}
-
-void bind_error(nb::module_ &m) { m.attr("version") = reshard_version(); }
+std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }

@@ -20,97 +20,100 @@ std::string path_of(nb::handle path, bool there) {
 
 namespace {
 
-struct Rules {
-  explicit Rules(reshard_rules handle) : handle(handle) {}
-  Rules(const Rules &) = delete;
-  ~Rules() { reshard_rules_free(handle); }
-  reshard_rules handle;
+using Rules = Owned<reshard_rules, reshard_rules_free>;
+using Texts = std::map<std::string, std::string>;
+
+Rules parsed(const std::string &text, const std::string &name) {
+  return Rules(got<reshard_rules>(reshard_rules_parse, c_text(text, "rules"), c_text(name, "name")));
+}
+
+Rules load(nb::handle path) { return Rules(got<reshard_rules>(reshard_rules_load, path_of(path).c_str())); }
+
+Layout rules_layout(const Rules &rules, const std::string &name, const Shape &shape, int64_t world) {
+  return Layout(got<reshard_layout>(reshard_rules_layout, rules.handle, c_text(name, "name"), int(shape.size()),
+                                    shape.data(), world));
+}
+
+// --- write -----------------------------------------------------------------------------------------------------------
+
+struct Written { // a tensor, and the arrays of all ranks
+  std::string name;
+  Layout layout;
+  reshard_dtype dtype;
+  std::vector<Side> ranks;
 };
 
-Layout *rules_layout(const Rules &rules, const std::string &name, const Shape &shape, int64_t world) {
-  reshard_layout layout = nullptr;
-  check(reshard_rules_layout(rules.handle, c_text(name, "name"), int(shape.size()), shape.data(), world, &layout));
-  return new Layout(layout);
+Written take(const std::string &name, nb::object value) {
+  nb::object ranks = nb::make_tuple(value);
+  std::optional<Layout> layout;
+  if (nb::isinstance<nb::tuple>(value) && nb::len(value) == 2) {
+    layout.emplace(as<Layout>(nb::object(value[0]), name.c_str()));
+    ranks = nb::tuple(nb::object(value[1]));
+    if (int64_t(nb::len(ranks)) != layout->world())
+      invalid("'", name, "': arrays of ", nb::len(ranks), " ranks for a layout of ", layout->world());
+  } else {
+    const std::string quoted = "'" + name + "'";
+    const Array a = array_of(value, {quoted.c_str()});
+    layout.emplace(got<reshard_layout>(reshard_layout_create_single, a.ndim, a.shape, 1, 0));
+  }
+  Written out{name, *layout, RESHARD_DTYPE_NONE, {}};
+  for (nb::handle one : ranks) {
+    out.ranks.push_back(
+        side_of(one, {{&out.layout, out.dtype, name}}, int64_t(out.ranks.size()), "array", false, false));
+    for (const Array &a : out.ranks.back().arrays) {
+      out.dtype = out.dtype == RESHARD_DTYPE_NONE ? a.dtype : out.dtype;
+      if (!a.contiguous())
+        invalid("'", name, "': an array that is not contiguous");
+    }
+  }
+  return out;
 }
 
 // Writes whole tensors, or each rank's part of tensors of layouts.
 void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &tensors,
-               const std::optional<std::map<std::string, std::string>> &metadata, bool force) {
+               const std::optional<Texts> &metadata, bool force) {
   std::vector<reshard_writer_tensor> all;
   std::vector<reshard_text_pair> pairs;
-  std::list<std::string> names;
-  std::vector<std::unique_ptr<Layout>> whole;
-  std::vector<std::vector<Side>> sides;
+  std::list<Written> taken;
   for (nb::handle item : tensors.items()) {
-    const std::string &name = names.emplace_back(nb::cast<std::string>(item[0]));
-    nb::object value = item[1];
-    const Layout *l;
-    std::vector<nb::object> ranks;
-    if (!nb::isinstance<nb::tuple>(value)) {
-      Array a = array_of(value, {("'" + name + "'").c_str()});
-      reshard_layout made = nullptr;
-      check(reshard_layout_create_single(a.ndim, a.shape, 1, 0, &made));
-      whole.push_back(std::make_unique<Layout>(made));
-      l = whole.back().get(), ranks.push_back(value);
-    } else {
-      l = &layout_arg(value[0]);
-      for (nb::handle h : value[1])
-        ranks.push_back(nb::borrow(h));
-      if (int64_t(ranks.size()) != reshard_layout_world(l->handle))
-        invalid("'" + name + "': arrays of " + std::to_string(ranks.size()) + " ranks for a layout of " +
-                std::to_string(reshard_layout_world(l->handle)));
-    }
-    sides.emplace_back();
-    reshard_dtype dtype = RESHARD_DTYPE_NONE;
-    for (size_t r = 0; r < ranks.size(); r++) {
-      sides.back().push_back(side_of(ranks[r], {{l, dtype, name}}, int64_t(r), "array", false, false));
-      for (const Array &a : sides.back().back().arrays) {
-        if (dtype == RESHARD_DTYPE_NONE)
-          dtype = a.dtype;
-        if (!a.contiguous())
-          invalid("'" + name + "': an array that is not contiguous");
-      }
-    }
-    all.push_back({c_text(name, "name"), dtype, l->handle});
+    const Written &w = taken.emplace_back(take(nb::cast<std::string>(item[0]), nb::object(item[1])));
+    all.push_back({c_text(w.name, "name"), w.dtype, w.layout.handle});
   }
   reshard_writer_options options = RESHARD_WRITER_OPTIONS_DEFAULTS;
-  options.force = force;
-  if (metadata)
-    for (const auto &[key, value] : *metadata)
-      pairs.push_back({c_text(key, "metadata"), c_text(value, "metadata")});
-  options.metadata = pairs.data(), options.nmetadata = int64_t(pairs.size());
+  for (const auto &[key, value] : metadata.value_or(Texts()))
+    pairs.push_back({c_text(key, "metadata"), c_text(value, "metadata")});
+  options.force = force, options.metadata = pairs.data(), options.nmetadata = int64_t(pairs.size());
   reshard_writer writer = nullptr;
   const std::string to = path_of(path, false);
   run([&] {
     reshard_status status = reshard_writer_create(to.c_str(), int64_t(all.size()), all.data(), &options, &writer);
-    for (size_t i = 0; status == RESHARD_SUCCESS && i < all.size(); i++)
-      for (size_t r = 0; status == RESHARD_SUCCESS && r < sides[i].size(); r++)
-        status = reshard_writer_put(writer, int64_t(i), int64_t(r), sides[i][r].data.data());
+    int64_t tensor = 0;
+    for (const Written &w : taken) {
+      for (size_t r = 0; status == RESHARD_SUCCESS && r < w.ranks.size(); r++)
+        status = reshard_writer_put(writer, tensor, int64_t(r), w.ranks[r].data.data());
+      tensor++;
+    }
     if (status == RESHARD_SUCCESS)
       return reshard_writer_commit(writer);
     std::string text = reshard_last_error();
     reshard_writer_abandon(writer);
-    return status;
+    return reshard_error_set(status, text.c_str());
   });
 }
 
-// A progress function in Python; what it raises ends the call and comes out of it.
-struct Progress {
-  nb::object call;
-  std::exception_ptr raised;
-};
+// --- convert, check --------------------------------------------------------------------------------------------------
 
+// Calls a progress function in Python; what it raises ends the call and comes out of it.
 int progress(void *user, const char *stage, int64_t done, int64_t all) {
-  Progress &p = *static_cast<Progress *>(user);
   nb::gil_scoped_acquire acquire;
   try {
     if (PyErr_CheckSignals() != 0)
       throw nb::python_error();
-    if (!p.call.is_none())
-      p.call(stage, done, all);
+    if (const nb::object &call = *static_cast<nb::object *>(user); !call.is_none())
+      call(stage, done, all);
     return 0;
   } catch (...) {
-    p.raised = std::current_exception();
+    keep_raised();
     return 1;
   }
 }
@@ -131,58 +134,36 @@ Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, 
       rules = (*r)->handle;
   };
   take(src_layout, options.src, options.src_rules), take(dst_layout, options.dst, options.dst_rules);
-  options.world = world, options.force = force, options.dedup = dedup, options.verify = verify,
+  options.world = world, options.force = force, options.dedup = dedup, options.verify = verify;
   options.leave_out = leave_out, options.threads = threads;
-  options.dtype = dtype_or(dtype, RESHARD_DTYPE_NONE);
-  Progress p{call, nullptr};
-  options.progress = progress, options.user = &p;
-  std::unique_ptr<reshard_map_s, void (*)(reshard_map)> owned(nullptr, reshard_map_free);
-  if (map) {
-    check(reshard_map_parse(c_text(*map, "map"), nullptr, &options.map));
-    owned.reset(options.map);
-  }
-  reshard_convert_report r;
-  reshard_status status;
-  {
-    nb::gil_scoped_release release;
-    status = reshard_convert(in.c_str(), out.c_str(), &options, &r);
-  }
-  if (p.raised)
-    std::rethrow_exception(p.raised);
-  check(status);
-  Report d;
-  d["tensors"] = r.tensors, d["files"] = r.files, d["world"] = r.world, d["bytes"] = r.bytes;
-  d["format"] = reshard_file_format_string(r.format);
-  d["source_format"] = reshard_file_format_string(r.source.format);
-  d["checked_bytes"] = r.checked_bytes, d["left_out"] = r.source.left_out;
-  d["left_out_tensors"] = r.source.left_out_tensors;
-  d["converted"] = r.converted, d["unconverted"] = r.unconverted;
-  d["seconds"] = r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds;
-  return d;
+  options.dtype = dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype);
+  options.progress = progress, options.user = &call;
+  const Owned<reshard_map, reshard_map_free> owned(
+      map ? got<reshard_map>(reshard_map_parse, c_text(*map, "map"), nullptr) : nullptr);
+  options.map = owned.handle;
+  const auto r = waited<reshard_convert_report>(reshard_convert, in.c_str(), out.c_str(), &options);
+  return report_of("tensors", r.tensors, "files", r.files, "world", r.world, "bytes", r.bytes, "format",
+                   reshard_file_format_string(r.format), "source_format", reshard_file_format_string(r.source.format),
+                   "checked_bytes", r.checked_bytes, "left_out", r.source.left_out, "left_out_tensors",
+                   r.source.left_out_tensors, "converted", r.converted, "unconverted", r.unconverted, "seconds",
+                   r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds);
 }
-
-struct Findings {
-  std::vector<std::string> wrong, unchecked;
-};
 
 Report check_files(nb::handle path, int threads) {
   const std::string text = path_of(path);
   reshard_check_options options = RESHARD_CHECK_OPTIONS_DEFAULTS;
-  Findings findings;
-  options.threads = threads, options.user = &findings;
-  options.found = [](void *user, int wrong, const char *text) {
-    Findings &f = *static_cast<Findings *>(user);
-    (wrong ? f.wrong : f.unchecked).push_back(text);
+  std::vector<std::string> found[2]; // not checked, wrong
+  options.threads = threads, options.user = found;
+  options.found = [](void *user, int wrong, const char *line) {
+    static_cast<std::vector<std::string> *>(user)[wrong != 0].push_back(line);
   };
   reshard_check_report report = {};
   run([&] {
     reshard_status status = reshard_checkpoint_check(text.c_str(), &options, &report);
-    return status == RESHARD_ERROR_CORRUPT && !findings.wrong.empty() ? RESHARD_SUCCESS : status;
+    return status == RESHARD_ERROR_CORRUPT && !found[1].empty() ? RESHARD_SUCCESS : status;
   });
-  Report d;
-  d["files"] = report.files, d["unchecked_files"] = report.unchecked_files, d["checked_bytes"] = report.checked_bytes;
-  d["wrong"] = nb::cast(findings.wrong), d["unchecked"] = nb::cast(findings.unchecked);
-  return d;
+  return report_of("files", report.files, "unchecked_files", report.unchecked_files, "checked_bytes",
+                   report.checked_bytes, "wrong", nb::cast(found[1]), "unchecked", nb::cast(found[0]));
 }
 
 } // namespace
@@ -190,21 +171,9 @@ Report check_files(nb::handle path, int threads) {
 void bind_file(nb::module_ &m) {
   nb::class_<Rules>(m, "Rules",
                     "The layout of each tensor of a model by name: lines of PATTERN LAYOUT, the first match wins.")
-      .def(nb::new_([](const std::string &text, const std::string &name) {
-             reshard_rules made = nullptr;
-             check(reshard_rules_parse(c_text(text, "rules"), c_text(name, "name"), &made));
-             return new Rules(made);
-           }),
-           "text"_a, "name"_a = "rules")
-      .def_static(
-          "load",
-          [](nb::handle path) {
-            reshard_rules made = nullptr;
-            check(reshard_rules_load(path_of(path, false).c_str(), &made));
-            return new Rules(made);
-          },
-          "path"_a, nb::rv_policy::take_ownership)
-      .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0, nb::rv_policy::take_ownership);
+      .def(nb::new_(&parsed), "text"_a, "name"_a = "rules")
+      .def_static("load", &load, "path"_a)
+      .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0);
   m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_a = nb::none(), nb::kw_only(), "force"_a = false,
         "Writes a checkpoint, complete or not at all.\n\n"
         "tensors: by name an array, or (layout, arrays of all ranks) for a directory of shards. The path decides the\n"

@@ -5,12 +5,7 @@ NB_MODULE(_core, m) {
 #ifdef NDEBUG
   nb::set_leak_warnings(false); // a thread that waits at exit keeps its objects
 #endif
-  bind_error(m);
-  bind_layout(m);
-  bind_plan(m);
-  bind_comm(m);
-  bind_transfer(m);
-  bind_sharded(m);
-  bind_checkpoint(m);
-  bind_file(m);
+  m.attr("version") = reshard_version();
+  for (auto bind : {bind_layout, bind_plan, bind_comm, bind_transfer, bind_sharded, bind_checkpoint, bind_file})
+    bind(m);
 }

@@ -1,12 +1,14 @@
 // The buffers that a rank gives, checked. The C calls see pointers alone, and would read beyond the end of an array.
 #include "core.h"
 
+#include <algorithm>
+
 namespace {
 
 bool is_list(nb::handle h) { return nb::isinstance<nb::list>(h) || nb::isinstance<nb::tuple>(h); }
 
 std::string given_text(nb::handle given) {
-  return is_list(given) ? std::to_string(nb::len(given)) + " arrays" : std::string("one array");
+  return is_list(given) ? text_of(nb::len(given), " arrays") : std::string("one array");
 }
 
 // The thing given for each entry. One entry may be given bare.
@@ -18,85 +20,91 @@ std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buf
   if (entries == 1 && (!is_list(given) || (!one_buffer && !(list.size() == 1 && is_list(list[0])))))
     return {nb::borrow(given)};
   if (!is_list(given) || list.size() != entries)
-    invalid(std::string(side) + " of rank " + std::to_string(rank) + ": " + given_text(given) + " for " +
-            std::to_string(entries) + " entries");
+    invalid(side, " of rank ", rank, ": ", given_text(given), " for ", entries, " entries");
   return list;
 }
 
-void add(Side &out, const Wanted &w, nb::handle object, int64_t rank, int64_t b, const What &what, bool write,
-         bool gpu) {
-  Array want = buffer_shape(*w.layout, rank, b), a;
-  out.stride_numbers.emplace_back();
+// One array, where `want` is due.
+Array taken(const Array &want, reshard_dtype dtype, nb::handle object, const What &what, bool write, bool gpu) {
+  Array a;
   if (want.elements() == 0 && object.is_none()) {
-    a.dtype = w.dtype;
-  } else {
-    a = array_of(object, what);
-    if (w.dtype != RESHARD_DTYPE_NONE && a.dtype != w.dtype)
-      invalid(what + ": " + reshard_dtype_string(a.dtype) + ", where " + reshard_dtype_string(w.dtype) + " is due");
-    bool same = a.ndim == want.ndim && std::equal(a.shape, a.shape + a.ndim, want.shape);
-    if (!same && !(want.elements() == 0 && a.elements() == 0))
-      invalid(what + ": shape " + shape_text(a.ndim, a.shape) + ", where " + shape_text(want.ndim, want.shape) +
-              " is due");
-    if (write && !a.writable)
-      invalid(what + ": read-only, and a destination");
-    if ((a.gpu >= 0) != gpu)
-      invalid(what + (gpu ? ": on the CPU, and the communicator is of GPUs"
-                          : ": on a GPU, and the communicator is of the CPU"));
-    std::copy(a.strides, a.strides + a.ndim, out.stride_numbers.back().begin());
+    a.dtype = dtype;
+    return a;
   }
-  bool flat = want.ndim != reshard_layout_ndim(w.layout->handle) ||
-              reshard_layout_get_kind(w.layout->handle) == RESHARD_LAYOUT_FLAT;
-  if (flat && want.elements() > 1 && a.strides[0] != 1)
-    invalid(what + ": elements " + std::to_string(a.strides[0]) + " apart; a flat piece is contiguous");
-  out.data.push_back(want.elements() == 0 ? nullptr : a.data);
-  out.strides.push_back(flat || want.elements() == 0 ? nullptr : reinterpret_cast<int64_t *>(1)); // set below
-  out.arrays.push_back(std::move(a));
+  a = array_of(object, what);
+  if (dtype != RESHARD_DTYPE_NONE && a.dtype != dtype)
+    invalid(what, ": ", reshard_dtype_string(a.dtype), ", where ", reshard_dtype_string(dtype), " is due");
+  bool same = a.ndim == want.ndim && std::equal(a.shape, a.shape + a.ndim, want.shape);
+  if (!same && !(want.elements() == 0 && a.elements() == 0))
+    invalid(what, ": shape ", shape_text(a.ndim, a.shape), ", where ", shape_text(want.ndim, want.shape), " is due");
+  if (write && !a.writable)
+    invalid(what, ": read-only, and a destination");
+  if ((a.gpu >= 0) != gpu)
+    invalid(what, ": on ", gpu ? "the CPU" : "a GPU", ", and the communicator is of ", gpu ? "GPUs" : "the CPU");
+  if (want.flat && want.elements() > 1 && a.strides[0] != 1)
+    invalid(what, ": elements ", a.strides[0], " apart; a flat piece is contiguous");
+  a.flat = want.flat;
+  return a;
 }
 
 } // namespace
 
-Array buffer_shape(const Layout &layout, int64_t rank, int64_t b) {
-  Array want;
-  int64_t n = 0, elements = 0;
-  check(reshard_layout_buffer_elements(layout.handle, rank, b, &elements));
-  check(reshard_layout_array_count(layout.handle, rank, &n));
-  want.ndim = 1, want.shape[0] = elements;
-  bool flat = reshard_layout_get_kind(layout.handle) == RESHARD_LAYOUT_FLAT;
-  for (int64_t i = reshard_layout_get_kind(layout.handle) == RESHARD_LAYOUT_BOXES ? b : 0; !flat && i < n; i++) {
-    reshard_array_info info;
-    check(reshard_layout_array(layout.handle, rank, i, &info));
-    if (info.buffer != b)
-      continue;
-    want.ndim = reshard_layout_ndim(layout.handle), std::copy(info.shape, info.shape + want.ndim, want.shape);
-    for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
-      want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
-    break;
+const std::vector<Array> &Layout::buffers(int64_t rank) const {
+  const auto found = kept.find(rank);
+  if (found != kept.end())
+    return found->second;
+  std::vector<Array> all(size_t(got<int64_t>(reshard_layout_buffer_count, handle, rank)));
+  for (size_t b = 0; b < all.size(); b++) {
+    Array &want = all[b];
+    const int64_t elements = got<int64_t>(reshard_layout_buffer_elements, handle, rank, int64_t(b)), n = count(rank);
+    want.ndim = 1, want.shape[0] = elements, want.flat = kind() == RESHARD_LAYOUT_FLAT;
+    for (int64_t i = kind() == RESHARD_LAYOUT_BOXES ? int64_t(b) : 0; !want.flat && i < n; i++) {
+      const reshard_array_info info = array(rank, i);
+      if (info.buffer != int64_t(b))
+        continue;
+      want.ndim = ndim(), std::copy(info.shape, info.shape + want.ndim, want.shape);
+      for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
+        want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
+      break;
+    }
   }
-  return want;
+  return kept.emplace(rank, std::move(all)).first->second;
+}
+
+bool Layout::joint() const {
+  if (!kept_joint) {
+    bool some = kind() == RESHARD_LAYOUT_FLAT && ndim() > 1;
+    for (int64_t rank = 0; kind() == RESHARD_LAYOUT_MESH && !some && rank < world(); rank++)
+      some = count(rank) > 1;
+    kept_joint = some;
+  }
+  return *kept_joint;
 }
 
 Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write,
              bool gpu) {
   Side out;
-  std::vector<int64_t> counts(wanted.size());
-  for (size_t e = 0; e < wanted.size(); e++)
-    check(reshard_layout_buffer_count(wanted[e].layout->handle, rank, &counts[e]));
-  std::vector<nb::object> list = per_entry(given, wanted.size(), wanted.size() == 1 && counts[0] == 1, side, rank);
+  bool one = wanted.size() == 1 && wanted[0].layout->buffers(rank).size() == 1;
+  std::vector<nb::object> list = per_entry(given, wanted.size(), one, side, rank);
   for (size_t e = 0; e < wanted.size(); e++) {
+    const std::vector<Array> &due = wanted[e].layout->buffers(rank);
     What what{side, rank, &wanted[e].name};
-    if (counts[e] == 1 && !is_list(list[e])) {
-      add(out, wanted[e], list[e], rank, 0, what, write, gpu);
+    auto add = [&](size_t b, nb::handle object) {
+      out.arrays.push_back(taken(due[b], wanted[e].dtype, object, what, write, gpu));
+      out.data.push_back(due[b].elements() == 0 ? nullptr : out.arrays.back().data);
+    };
+    if (due.size() == 1 && !is_list(list[e])) {
+      add(0, list[e]);
       continue;
     }
-    if (counts[e] == 0 && list[e].is_none())
+    if (due.empty() && list[e].is_none())
       continue;
-    if (!is_list(list[e]) || int64_t(nb::len(list[e])) != counts[e])
-      invalid(what + ": " + given_text(list[e]) + ", where " + std::to_string(counts[e]) + " are due");
-    for (what.buffer = 0; what.buffer < counts[e]; what.buffer++)
-      add(out, wanted[e], list[e][what.buffer], rank, what.buffer, what, write, gpu);
+    if (!is_list(list[e]) || nb::len(list[e]) != due.size())
+      invalid(what, ": ", given_text(list[e]), ", where ", due.size(), " are due");
+    for (size_t b = 0; b < due.size(); b++)
+      what.buffer = int64_t(b), add(b, nb::object(list[e][b]));
   }
-  for (size_t i = 0; i < out.strides.size(); i++)
-    if (out.strides[i] != nullptr)
-      out.strides[i] = out.stride_numbers[i].data();
+  for (size_t i = 0; i < out.arrays.size(); i++)
+    out.strides.push_back(out.arrays[i].flat || out.data[i] == nullptr ? nullptr : out.arrays[i].strides);
   return out;
 }

@@ -1,8 +1,7 @@
 // Transfers: a plan bound to a communicator and to arrays, which it keeps; execute.
-#include "core.h"
 #include "ranks.h"
 
-#include <cstring>
+#include <algorithm>
 
 void *stream_of(const Comm &comm, nb::handle stream) {
   if (!comm.streams && !stream.is_none())
@@ -22,11 +21,19 @@ void *stream_of(const Comm &comm, nb::handle stream) {
 }
 
 struct Transfer {
+  Transfer() = default;
+  Transfer(const Transfer &) = delete;
   ~Transfer() { end_transfer(*this); }
+  void close() {
+    if (executing > 0)
+      raise(RESHARD_ERROR_BUSY, "the transfer executes in another thread");
+    end_transfer(*this);
+  }
+  bool closed() const { return handles.empty(); }
   Comm *comm = nullptr;
   nb::object comm_object;
-  std::vector<nb::object> plans;     // of this communicator's ranks; they outlive the handles
-  std::vector<reshard_plan> limited; // made for a limit of the transfer's own
+  std::vector<nb::object> plans; // of this communicator's ranks; they outlive the handles
+  std::vector<Plan> limited;     // made for a limit of the transfer's own
   std::vector<reshard_transfer> handles;
   std::vector<Side> src, dst;
   std::vector<Array> workspaces;
@@ -37,17 +44,13 @@ void end_transfer(Transfer &t) {
   if (t.comm != nullptr)
     t.comm->transfers.erase(&t);
   t.comm = nullptr;
-  std::vector<reshard_transfer> handles;
-  handles.swap(t.handles);
+  const std::vector<reshard_transfer> handles = std::exchange(t.handles, {});
   {
     nb::gil_scoped_release release;
     for (reshard_transfer handle : handles)
       reshard_transfer_destroy(handle);
   }
-  for (reshard_plan plan : t.limited)
-    reshard_plan_destroy(plan);
-  t.limited.clear();
-  t.src.clear(), t.dst.clear(), t.plans.clear();
+  t.limited.clear(), t.src.clear(), t.dst.clear(), t.plans.clear();
   t.comm_object.reset();
 }
 
@@ -56,45 +59,39 @@ namespace {
 const char *const paths[] = {"auto", "direct", "packed", "mixed"};
 
 reshard_path path_of(const std::string &text) {
-  for (int i = 0; i < 4; i++)
-    if (text == paths[i])
-      return reshard_path(i);
-  invalid("path '" + text + "': auto, direct, packed or mixed");
+  const auto *found = std::find(std::begin(paths), std::end(paths), text);
+  if (found == std::end(paths))
+    invalid("path '", text, "': auto, direct, packed or mixed");
+  return reshard_path(found - paths);
 }
 
-void opened(const Transfer &t) {
-  if (t.handles.empty())
-    invalid("the transfer is closed");
-}
-
-void take_sides(const Transfer &t, const Comm &comm, nb::handle src, nb::handle dst, std::vector<Side> &from,
-                std::vector<Side> &to) {
-  std::vector<nb::object> srcs = of_ranks(comm, src, "src"), dsts = of_ranks(comm, dst, "dst");
-  for (size_t i = 0; i < t.plans.size(); i++) {
-    const Plan &plan = nb::cast<const Plan &>(t.plans[i]);
-    std::vector<Wanted> sources, destinations;
-    for (const Entry &e : plan.entries) {
-      sources.push_back({&layout_arg(e.src), e.dtype, e.name});
-      destinations.push_back({&layout_arg(e.dst), e.dst_dtype, e.name});
-    }
-    from.push_back(side_of(srcs[i], sources, plan.rank, "source", false, comm.streams));
-    to.push_back(side_of(dsts[i], destinations, plan.rank, "destination", true, comm.streams));
-  }
-}
-
-// The arrays of the ranks here as C takes them; pointers into the sides.
-struct ArrayLists {
-  ArrayLists(const std::vector<Side> &src, const std::vector<Side> &dst) : arrays(src.size(), RESHARD_ARRAYS_DEFAULTS) {
-    for (size_t i = 0; i < src.size(); i++) {
-      arrays[i].src = src[i].data.data(), arrays[i].dst = dst[i].data.data();
-      arrays[i].src_strides = src[i].strides.data(), arrays[i].dst_strides = dst[i].strides.data();
-      arrays[i].nsrc = int64_t(src[i].data.size()), arrays[i].ndst = int64_t(dst[i].data.size());
-      list.push_back(&arrays[i]);
-    }
-  }
-  std::vector<reshard_arrays> arrays;
+// The arrays of all ranks here, checked; pointers into the sides are what C takes.
+struct Arrays {
+  std::vector<Side> src, dst;
+  std::vector<reshard_arrays> each;
   std::vector<const reshard_arrays *> list;
 };
+
+Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::handle dst) {
+  std::vector<nb::object> srcs = of_ranks(comm, src, "src"), dsts = of_ranks(comm, dst, "dst");
+  Arrays all;
+  all.each.assign(t.plans.size(), RESHARD_ARRAYS_DEFAULTS);
+  for (size_t i = 0; i < t.plans.size(); i++) {
+    const Plan &plan = *nb::inst_ptr<Plan>(t.plans[i]);
+    std::vector<Wanted> sources, destinations;
+    for (const Entry &e : plan.entries) {
+      sources.push_back({&e.src, e.dtype, e.name});
+      destinations.push_back({&e.dst, e.dst_dtype, e.name});
+    }
+    const Side &from = all.src.emplace_back(side_of(srcs[i], sources, plan.rank, "source", false, comm.streams));
+    const Side &to = all.dst.emplace_back(side_of(dsts[i], destinations, plan.rank, "destination", true, comm.streams));
+    reshard_arrays &c = all.each[i];
+    c.src = from.data.data(), c.src_strides = from.strides.data(), c.nsrc = int64_t(from.data.size());
+    c.dst = to.data.data(), c.dst_strides = to.strides.data(), c.ndst = int64_t(to.data.size());
+    all.list.push_back(&c);
+  }
+  return all;
+}
 
 void take_workspace(Transfer &t, nb::handle workspace, reshard_transfer_options &options) {
   Array a = array_of(workspace, {"workspace"});
@@ -105,56 +102,55 @@ void take_workspace(Transfer &t, nb::handle workspace, reshard_transfer_options 
   t.workspaces.push_back(std::move(a));
 }
 
-void take_arguments(Transfer &t, Comm &comm, nb::handle plan, nb::handle src, nb::handle dst, const std::string &path,
-                    std::optional<int64_t> limit, nb::handle workspace, std::vector<reshard_plan> &plans,
-                    std::vector<reshard_transfer_options> &options) {
-  t.plans = of_ranks(comm, plan, "plan");
-  std::vector<nb::object> workspaces;
-  if (!workspace.is_none())
-    workspaces = of_ranks(comm, workspace, "workspace");
-  for (size_t i = 0; i < t.plans.size(); i++) {
-    const Plan &p = nb::cast<const Plan &>(t.plans[i]);
-    int64_t rank = reshard_comm_rank(comm.handles[i]);
-    if (p.rank != rank)
-      invalid("a plan of rank " + std::to_string(p.rank) + " for rank " + std::to_string(rank) +
-              " of the communicator");
-    plans.push_back(p.handle);
-    if (limit)
-      t.limited.push_back(plans.back() = make_plan(p.entries, p.rank, *limit));
-    options[i].path = path_of(path);
-    if (!workspaces.empty() && !workspaces[i].is_none())
-      take_workspace(t, workspaces[i], options[i]);
-  }
-  take_sides(t, comm, src, dst, t.src, t.dst);
-}
-
 Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src, nb::handle dst,
-                        const std::string &path, std::optional<int64_t> limit, nb::handle workspace) {
-  Comm &comm = nb::cast<Comm &>(comm_object);
+                        const std::string &path, Limit limit, nb::handle workspace) {
+  Comm &comm = as<Comm>(comm_object, "comm");
   CommCall in(comm);
   auto t = std::make_unique<Transfer>();
-  size_t n = comm.handles.size();
+  const size_t n = comm.handles.size();
   std::vector<reshard_transfer_options> options(n, RESHARD_TRANSFER_OPTIONS_DEFAULTS);
   std::vector<const reshard_transfer_options *> list;
   std::vector<reshard_plan> plans;
-  joined(comm, [&] { take_arguments(*t, comm, plan, src, dst, path, limit, workspace, plans, options); });
-  for (const reshard_transfer_options &o : options)
-    list.push_back(&o);
-  ArrayLists arrays(t->src, t->dst);
+  Arrays arrays = joined(comm, [&] {
+    t->plans = of_ranks(comm, plan, "plan");
+    std::vector<nb::object> workspaces(n, nb::none());
+    if (!workspace.is_none())
+      workspaces = of_ranks(comm, workspace, "workspace");
+    for (size_t i = 0; i < n; i++) {
+      const Plan &p = as<Plan>(t->plans[i], "plan");
+      if (p.rank != comm.rank(i))
+        invalid("a plan of rank ", p.rank, " for rank ", comm.rank(i), " of the communicator");
+      if (limit)
+        t->limited.push_back(make_plan(p.entries, p.rank, limit));
+      plans.push_back(limit ? t->limited.back().handle : p.handle);
+      options[i].path = path_of(path), list.push_back(&options[i]);
+      if (!workspaces[i].is_none())
+        take_workspace(*t, workspaces[i], options[i]);
+    }
+    return take_arrays(*t, comm, src, dst);
+  });
   std::vector<reshard_transfer> made(n);
   run_in(comm, [&] {
     return reshard_transfer_create_all(int64_t(n), plans.data(), comm.handles.data(), arrays.list.data(), list.data(),
                                        made.data());
   });
+  t->src = std::move(arrays.src), t->dst = std::move(arrays.dst);
   t->handles = std::move(made), t->comm = &comm, t->comm_object = nb::borrow(comm_object);
   comm.transfers.insert(t.get());
   return t.release();
 }
 
-struct Executing {
-  explicit Executing(Transfer &t) : t(t) { t.executing++; }
-  ~Executing() { t.executing--; }
+// A call on a transfer that is open, and stays so.
+struct TransferCall {
+  explicit TransferCall(Transfer &t) : t(t), in(opened(t)) { t.executing++; }
+  ~TransferCall() { t.executing--; }
+  static Comm &opened(const Transfer &t) {
+    if (t.closed())
+      invalid("the transfer is closed");
+    return *t.comm;
+  }
   Transfer &t;
+  CommCall in;
 };
 
 void still_there(const std::vector<Side> &sides) {
@@ -165,9 +161,7 @@ void still_there(const std::vector<Side> &sides) {
 }
 
 void execute(Transfer &t, nb::handle stream) {
-  opened(t);
-  CommCall in(*t.comm);
-  Executing now(t);
+  TransferCall now(t);
   void *s = stream_of(*t.comm, stream);
   still_there(t.src), still_there(t.dst);
   run_in(*t.comm, [&] {
@@ -176,54 +170,41 @@ void execute(Transfer &t, nb::handle stream) {
   });
 }
 
-void rebind(Transfer &t, nb::handle src, nb::handle dst) {
-  opened(t);
-  CommCall in(*t.comm);
-  Executing now(t);
-  std::vector<Side> from, to;
-  auto take = [&] { take_sides(t, *t.comm, src, dst, from, to); };
-  reshard_transfer_info info;
-  check(reshard_transfer_get_info(t.handles[0], &info));
-  info.path == RESHARD_PATH_PACKED ? take() : joined(*t.comm, take); // of messages each rank binds alone
-  ArrayLists arrays(from, to);
-  run_in(*t.comm,
-         [&] { return reshard_transfer_rebind_all(int64_t(t.handles.size()), t.handles.data(), arrays.list.data()); });
-  t.src = std::move(from), t.dst = std::move(to);
+reshard_transfer_info info_of(const Transfer &t) {
+  TransferCall::opened(t);
+  return got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]);
 }
 
-void close_transfer(Transfer &t) {
-  if (t.executing > 0)
-    raise(RESHARD_ERROR_BUSY, "the transfer executes in another thread");
-  end_transfer(t);
+void rebind(Transfer &t, nb::handle src, nb::handle dst) {
+  TransferCall now(t);
+  auto take = [&] { return take_arrays(t, *t.comm, src, dst); };
+  // Of messages each rank binds alone.
+  Arrays arrays = info_of(t).path == RESHARD_PATH_PACKED ? take() : joined(*t.comm, take);
+  run_in(*t.comm,
+         [&] { return reshard_transfer_rebind_all(int64_t(t.handles.size()), t.handles.data(), arrays.list.data()); });
+  t.src = std::move(arrays.src), t.dst = std::move(arrays.dst);
 }
 
 Report info(const Transfer &t) {
-  opened(t);
-  reshard_transfer_info i;
-  check(reshard_transfer_get_info(t.handles[0], &i));
-  Report d;
-  d["path"] = paths[i.path], d["workspace_bytes"] = i.workspace_bytes, d["copies"] = i.copies, d["rounds"] = i.rounds;
-  d["packs_skipped"] = i.packs_skipped, d["unpacks_skipped"] = i.unpacks_skipped;
-  d["collective"] = reshard_collective_string(i.collective), d["collective_why"] = i.collective_why;
-  d["workspace_limit"] = i.workspace_limit, d["least_rounds"] = i.least_rounds;
-  return d;
+  const reshard_transfer_info i = info_of(t);
+  return report_of("path", paths[i.path], "workspace_bytes", i.workspace_bytes, "copies", i.copies, "rounds", i.rounds,
+                   "packs_skipped", i.packs_skipped, "unpacks_skipped", i.unpacks_skipped, "collective",
+                   reshard_collective_string(i.collective), "collective_why", i.collective_why, "workspace_limit",
+                   i.workspace_limit, "least_rounds", i.least_rounds);
 }
 
 } // namespace
 
 void bind_transfer(nb::module_ &m) {
-  nb::class_<Transfer>(m, "Transfer", "A plan bound to a communicator and arrays, which it keeps. Collective.",
-                       nb::is_weak_referenceable())
+  nb::class_<Transfer> transfer(m, "Transfer", "A plan bound to a communicator and arrays, which it keeps. Collective.",
+                                nb::is_weak_referenceable());
+  transfer
       .def(nb::new_(&make_transfer), "plan"_a, "comm"_a, "src"_a.none(), "dst"_a.none(), nb::kw_only(),
            "path"_a = "auto", "limit"_a = nb::none(), "workspace"_a = nb::none())
       .def("execute", &execute, "stream"_a = nb::none(),
            "Moves the data. On the CPU the destination is complete when it returns.")
       .def("rebind", &rebind, "src"_a.none(), "dst"_a.none(),
            "Binds other arrays. After an error it is bound as before.")
-      .def_prop_ro("info", &info)
-      .def_prop_ro("closed", [](const Transfer &t) { return t.handles.empty(); })
-      .def("close", &close_transfer)
-      .def("__enter__", &entered<Transfer>)
-      .def(
-          "__exit__", [](Transfer &t, nb::args) { close_transfer(t); }, EXIT);
+      .def_prop_ro("info", &info);
+  bind_closing(transfer, "Frees what it has between ranks, and its arrays.");
 }

@@ -121,5 +121,6 @@ dist.destroy_process_group()
 def test_dtensors_made_and_dropped_leave_nothing(tmp_path: Path) -> None:
     from test_torch import interpreter
 
-    done = subprocess.run([interpreter(), "-c", DTENSORS, os.path.dirname(__file__)], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([interpreter(), "-c", DTENSORS, os.path.dirname(__file__)], capture_output=True, text=True, cwd=tmp_path,
+                          env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": os.fspath(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
