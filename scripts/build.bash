@@ -59,7 +59,7 @@ need() { # PACKAGE...: installs those that are missing
 # --- Building --------------------------------------------------------------------------------------------------------
 directory() { [ "$1" = release ] && echo "$build" || echo "$build/$1"; }
 
-make_build() { # PRESET TARGET: configures and builds, output to its log
+make_build() { # PRESET TARGET [OPTION]...: configures and builds, output to its log
   local dir
   dir=$(directory "$1")
   # A build directory that came along with a moved or copied checkout knows other paths.
@@ -67,7 +67,7 @@ make_build() { # PRESET TARGET: configures and builds, output to its log
     rm -rf "$dir/CMakeCache.txt" "$dir/CMakeFiles"
   local python=() # that of the environment, where there is one
   [ ! -x "$python_environment/bin/python" ] || python=(-DPython_EXECUTABLE="$python_environment/bin/python")
-  (cd "$root" && cmake --preset "$1" -B "$dir" "${python[@]}" &&
+  (cd "$root" && cmake --preset "$1" -B "$dir" -DRESHARD_CUDA_H100=OFF "${python[@]}" "${@:3}" &&
     cmake --build "$dir" -j "$cores" --target "$2" -- -k 0) </dev/null \
     >"$log/build-$1.log" 2>&1
 }
