@@ -23,8 +23,8 @@ struct rs_board {
 /* In a child process no other thread has the lock. */
 static void free_board_lock(rs_forkable *self) { pthread_mutex_init(&((rs_board *)self)->mutex, NULL); }
 
-reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
-  rs_board *board = kin != NULL ? kin->log.board : NULL;
+reshard_status rs_board_join(reshard_comm comm, reshard_comm from) {
+  rs_board *board = from != NULL ? from->log.board : NULL;
   if (board == NULL) {
     RS_TRY(rs_alloc_zero(&board, 1, sizeof *board));
     reshard_status opened = rs_log_open(&board->log);
@@ -44,8 +44,8 @@ reshard_status rs_board_join(reshard_comm comm, reshard_comm kin) {
   comm->log.board = board;
   comm->log.board_next = NULL;
   comm->life.forks = rs_forks();
-  if (kin != NULL)
-    comm->polling = (rs_polling){.call = kin->polling.call, .user = kin->polling.user, .last = rs_now_ns()};
+  if (from != NULL)
+    comm->polling = (rs_polling){.call = from->polling.call, .user = from->polling.user, .last = rs_now_ns()};
   comm->log.calls.traced = board->log.level == RS_LOG_TRACE;
   pthread_mutex_unlock(&board->mutex);
   return RESHARD_SUCCESS;

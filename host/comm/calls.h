@@ -40,9 +40,9 @@ typedef struct rs_calls {
 /* Handles of a process that come from one communicator by splits, for a report. */
 typedef struct rs_board rs_board;
 
-/* Puts a handle on the board of its kin: the communicator that it was split from, or another rank of its own. NULL: on
+/* Puts a handle on the board of another: the communicator that it was split from, or another rank of its own. NULL: on
  * a new board, which alone can fail. */
-RS_PRIVATE_API reshard_status rs_board_join(reshard_comm comm, reshard_comm kin);
+RS_PRIVATE_API reshard_status rs_board_join(reshard_comm comm, reshard_comm from);
 /* Takes a handle from its board, before it is freed; again is allowed. */
 RS_PRIVATE_API void rs_board_leave(reshard_comm comm);
 

@@ -60,8 +60,8 @@ static void free_handle(reshard_comm comm) {
   bool used = comm->life.deferred != NULL || rs_comm_is_stuck(comm);
   if (comm->memory.peers != NULL && !used)
     comm->memory.drop_peers(comm);
-  if (comm->waits.meetings != NULL && !used)
-    comm->device->processes->end(comm->device, comm->waits.meetings);
+  if (comm->waits.barriers != NULL && !used)
+    comm->device->processes->end(comm->device, comm->waits.barriers);
   rs_board_leave(comm);
   comm->ops->destroy(comm);
 }

@@ -43,11 +43,11 @@ typedef struct rs_collective {
 } rs_collective;
 
 /* Work of a rank that is done while the messages of its round are under way. */
-typedef struct rs_beside {
+typedef struct rs_overlapped {
   reshard_status (*run)(const void *user);
   const void *user;
   uint64_t key; /* of the meeting of the node that follows */
-} rs_beside;
+} rs_overlapped;
 
 /* Messages of one rank of this process in a round: one send and one receive per peer at most, both by peer
  * ascending. */
@@ -57,16 +57,16 @@ typedef struct rs_turn {
   const rs_part *sends, *receives;
   const rs_collective *collective; /* does what all of these would; NULL: there is none */
   void *stream; /* of the rank's device: what it receives is moved in its order; NULL on a device without streams */
-  const rs_beside *beside; /* run once all have met; then the meeting of the node begins; NULL: nothing */
+  const rs_overlapped *overlapped; /* run once all have met; then the meeting of the node begins; NULL: nothing */
 } rs_turn;
 
 #define RS_COMM_RECORD 512
 
 /* A rank's part in a meeting of processes. */
 typedef struct rs_visit {
-  uint64_t call;    /* unequal ones are different calls */
-  uint64_t subject; /* the transfer that it executes; 0: none */
-  int64_t bytes;    /* of the record */
+  uint64_t call;     /* unequal ones are different calls */
+  uint64_t transfer; /* the transfer that it executes; 0: none */
+  int64_t bytes;     /* of the record */
   rs_stamp caller;
   char record[RS_COMM_RECORD];
 } rs_visit;
@@ -227,7 +227,7 @@ typedef struct rs_comm_lanes {
 typedef struct rs_comm_messages {
   bool staged;          /* no message goes from or to memory of the caller: see retire */
   int64_t mailbox;      /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
-  int64_t mailed;       /* fewer bytes of each rank go faster through those than by reading peers */
+  int64_t eager_limit;  /* fewer bytes of each rank go faster through those than by reading peers */
   int64_t best_staging; /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
   rs_fit fit[RESHARD_COLLECTIVE_BROADCAST + 1]; /* by kind, for turns; the same on all ranks */
   /* Long messages in runs of so many bytes go from strided sources; the same on all ranks. 0: none do. */
@@ -250,7 +250,7 @@ typedef struct rs_comm_memory {
   struct rs_import **imports;
   rs_passed_file *passed; /* [size]; NULL: no memory files are passed on */
   uint64_t settled;       /* calls so far that may have passed some on, and have ended */
-  bool elsewhere; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
+  bool multi_node; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
   struct rs_peers *peers; /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
   struct reshard_transfer_s *kept_transfers; /* that have these open between calls */
@@ -259,13 +259,13 @@ typedef struct rs_comm_memory {
 
 /* Waits of GPUs for each other, of ranks that are processes. */
 typedef struct rs_comm_waits {
-  /* Words of the host that the GPUs reach (rs_stream_meeting_terms); NULL: it has no GPU. */
+  /* Flags of the host that the GPUs reach (rs_stream_barrier_terms); NULL: it has no GPU. */
   const int64_t *ended;
   int64_t *late;
   /* Of all ranks, in their exchanges. Programs of messages are guarded by it. NULL: there is none, or none yet
    * (reserve). */
-  rs_stream_meeting *meeting;
-  rs_stream_meetings *meetings; /* shared by these and those of transfers; NULL: none yet */
+  rs_stream_barrier *barrier;
+  rs_stream_barriers *barriers; /* shared by these and those of transfers; NULL: none yet */
 } rs_comm_waits;
 
 /* Holders of a handle, and memory that it keeps until its end. */
@@ -294,7 +294,7 @@ struct reshard_comm_s {
   bool borrowed;      /* an abort ends no such wait of a GPU: it is the caller's to end */
   struct {
     int64_t begun;          /* time: a creation or split, whose waits have one deadline; 0: each has its own */
-    uint64_t subject;       /* of a transfer that it executes: ranks that meet compare it; 0: none */
+    uint64_t transfer;      /* of a transfer that it executes: ranks that meet compare it; 0: none */
     const rs_visit *visits; /* of the last one, `stride` bytes apart; NULL: none, or all ranks are in this process */
     size_t stride;
   } meets;

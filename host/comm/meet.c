@@ -126,7 +126,7 @@ void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
 void rs_visit_fill(reshard_comm comm, rs_visit *visit, uint64_t call, const void *record, size_t bytes) {
   rs_call_stamp(comm, &visit->caller);
   visit->call = call;
-  visit->subject = comm->meets.subject;
+  visit->transfer = comm->meets.transfer;
   visit->bytes = (int64_t)bytes;
   if (bytes > 0)
     memcpy(visit->record, record, bytes);
@@ -142,9 +142,9 @@ reshard_status rs_visits_compare(reshard_comm comm, const rs_visit *first, size_
   comm->meets.stride = stride;
   for (int64_t r = 1; r < comm->size; r++) {
     const rs_visit *b = rs_visit_of(comm, r);
-    if (first->subject != b->subject && first->subject != 0 && b->subject != 0)
+    if (first->transfer != b->transfer && first->transfer != 0 && b->transfer != 0)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld execute different transfers", (long long)r);
-    if (first->subject != b->subject || first->call != b->call)
+    if (first->transfer != b->transfer || first->call != b->call)
       return rs_comm_error_calls(comm, r);
   }
   return RESHARD_SUCCESS;

@@ -135,26 +135,26 @@ typedef struct rs_exported_memory {
   unsigned char handle[64];
 } rs_exported_memory;
 
-/* Meetings of this rank's streams with those of its peers, which are other processes (kernels/meet.h). */
-typedef struct rs_stream_meeting rs_stream_meeting;
-/* A word that closes all meetings of a communicator on a GPU, and memory for the words of each. */
-typedef struct rs_stream_meetings rs_stream_meetings;
+/* Barriers of this rank's streams with those of its peers, which are other processes (kernels/barrier.h). */
+typedef struct rs_stream_barrier rs_stream_barrier;
+/* A flag that closes all barriers of a communicator on a GPU, and memory for the flags of each. */
+typedef struct rs_stream_barriers rs_stream_barriers;
 
-/* The words of a rank's part of a meeting, which its peers open by a descriptor. */
-typedef struct rs_shared_words {
+/* The flags of a rank's part of a barrier, which its peers open by a descriptor. */
+typedef struct rs_shared_flags {
   rs_exported_memory memory;
   int64_t inside;
-} rs_shared_words;
+} rs_shared_flags;
 
-/* The ranks of a meeting, and when it is given up. */
-typedef struct rs_stream_meeting_terms {
+/* The ranks of a barrier, and when it is given up. */
+typedef struct rs_stream_barrier_terms {
   int64_t rank, npeers;
   const int64_t *peers; /* [npeers] */
-  void *const *words;   /* [npeers] theirs, at addresses of this process, open as long as the meeting is there */
+  void *const *flags;   /* [npeers] theirs, at addresses of this process, open as long as the barrier is there */
   const int64_t *ended; /* pinned: not 0 once it is to be given up */
-  int64_t *late; /* pinned: gets 1 + the rank of a peer that did not come, or less that of one with another subject */
+  int64_t *late;      /* pinned: gets 1 + the rank of a peer that did not come, or less that of one with another key */
   int64_t timeout_ms; /* 0: none */
-} rs_stream_meeting_terms;
+} rs_stream_barrier_terms;
 
 /* Processes of a node that reach each other's GPUs. All but run and copy may block. */
 typedef struct rs_device_processes {
@@ -176,25 +176,25 @@ typedef struct rs_device_processes {
   void (*unpin)(rs_device *device, void *memory);
   /* Finds the capture that takes the work of a stream, by a number that no other has; 0: it is not captured. */
   reshard_status (*capture)(rs_device *device, void *stream, uint64_t *capture);
-  /* Makes this rank's part of a meeting, and tells where its words are; behind them is a room, bytes that peers read
+  /* Makes this rank's part of a barrier, and tells where its flags are; behind them is a room, bytes that peers read
    * and write. A peer's mapping keeps all that: each rank destroys its part when it likes, once its streams have ended
-   * their meetings. *meetings: those of the communicator, all of as many ranks; NULL: they are made. `end` frees them
+   * their barriers. *barriers: those of the communicator, all of as many ranks; NULL: they are made. `end` frees them
    * after the last one. */
-  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, rs_stream_meetings **meetings,
-                           rs_stream_meeting **meeting, rs_shared_words *words);
-  reshard_status (*connect)(rs_device *device, rs_stream_meeting *meeting, const rs_stream_meeting_terms *terms);
-  void (*destroy)(rs_device *device, rs_stream_meeting *meeting);
-  void (*end)(rs_device *device, rs_stream_meetings *meetings);
+  reshard_status (*create)(rs_device *device, int64_t ranks, int64_t room, rs_stream_barriers **barriers,
+                           rs_stream_barrier **barrier, rs_shared_flags *flags);
+  reshard_status (*connect)(rs_device *device, rs_stream_barrier *barrier, const rs_stream_barrier_terms *terms);
+  void (*destroy)(rs_device *device, rs_stream_barrier *barrier);
+  void (*end)(rs_device *device, rs_stream_barriers *barriers);
   /* The room of a peer, by its place in the terms, aligned to 256 bytes; -1: this rank's. */
-  char *(*room)(const rs_stream_meeting *meeting, int64_t peer);
+  char *(*room)(const rs_stream_barrier *barrier, int64_t peer);
   /* The stream goes on when those of all peers, or of those `with` is true of ([npeers]), have come as far, with the
-   * same subject. Once one has failed none of the communicator's is held. */
-  reshard_status (*run)(rs_device *device, rs_stream_meeting *meeting, const bool *with, uint32_t subject, bool wait,
+   * same key. Once one has failed none of the communicator's is held. */
+  reshard_status (*run)(rs_device *device, rs_stream_barrier *barrier, const bool *with, uint32_t key, bool wait,
                         void *stream);
-  /* A program copies nothing once the meeting has failed, which outlives it. */
-  void (*guard)(rs_program *program, const rs_stream_meeting *meeting);
+  /* A program copies nothing once the barrier has failed, which outlives it. */
+  void (*guard)(rs_program *program, const rs_stream_barrier *barrier);
   /* rs_device_work.copy, likewise. */
-  reshard_status (*copy)(rs_device *device, const rs_stream_meeting *meeting, int64_t n, const rs_span *spans,
+  reshard_status (*copy)(rs_device *device, const rs_stream_barrier *barrier, int64_t n, const rs_span *spans,
                          int64_t total_bytes, void *stream);
 } rs_device_processes;
 

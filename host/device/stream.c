@@ -57,10 +57,10 @@ reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, 
   return status;
 }
 
-reshard_status rs_stream_meet(rs_device *device, rs_stream_meeting *meeting, const bool *with, uint32_t subject,
+reshard_status rs_stream_meet(rs_device *device, rs_stream_barrier *meeting, const bool *with, uint32_t key,
                               void *stream, const char *edge) {
   rs_trace_work(device, stream, edge, -1, -1);
-  reshard_status status = device->processes->run(device, meeting, with, subject, !edge_left_out(edge, true), stream);
+  reshard_status status = device->processes->run(device, meeting, with, key, !edge_left_out(edge, true), stream);
   rs_trace_worked(device, stream);
   return status;
 }

@@ -28,8 +28,8 @@ reshard_status rs_stream_wait(rs_device *device, void *stream, rs_event *event, 
 reshard_status rs_stream_order(rs_device *device, void *earlier, void *later, rs_event *event, const char *edge);
 
 /* Streams meet those of peers in other processes: work that is given to stream from here on comes after all that theirs
- * were given before. Does not block the host. with, subject: rs_device_processes.run; NULL: all. */
-reshard_status rs_stream_meet(rs_device *device, rs_stream_meeting *meeting, const bool *with, uint32_t subject,
+ * were given before. Does not block the host. with, key: rs_device_processes.run; NULL: all. */
+reshard_status rs_stream_meet(rs_device *device, rs_stream_barrier *meeting, const bool *with, uint32_t key,
                               void *stream, const char *edge);
 
 /* Checks a stream that a user gives to a call: RESHARD_ERROR_INVALID where it is not NULL and the device has no

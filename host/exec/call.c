@@ -19,7 +19,7 @@
 #include <string.h>
 
 void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
-  rs_gate_destroy(&memory->gate);
+  rs_fork_join_destroy(&memory->fork_join);
   rs_once_free_lanes(memory);
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
@@ -60,11 +60,11 @@ static bool reads_gpus_when_told(reshard_comm comm, reshard_path path) {
   return path != RESHARD_PATH_AUTO && reads_gpus(comm, rs_path_find(comm, path));
 }
 
-static call_reads find_reads(reshard_comm comm, reshard_path wish) {
-  const rs_path_ops *path = rs_path_find(comm, wish);
+static call_reads find_reads(reshard_comm comm, reshard_path asked) {
+  const rs_path_ops *path = rs_path_find(comm, asked);
   if (comm->memory.imports != NULL && !comm->device->streams->asynchronous && path != NULL && path->reads_others)
     return READS_SEGMENTS;
-  return reads_gpus_when_told(comm, wish) ? READS_GPUS : READS_NOTHING;
+  return reads_gpus_when_told(comm, asked) ? READS_GPUS : READS_NOTHING;
 }
 
 /* --- Before the meeting ------------------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static reshard_status show_sources(sharded_call *x) {
   if (cached->reach == NULL)
     RS_TRY(rs_reach_create(x->comm, x->given->plan, &cached->reach));
   RS_TRY(rs_reach_show(cached->reach, x->given->arrays, &x->memory->notice, &x->shown, &x->private_entry));
-  x->moved = x->comm->memory.elsewhere && (cached->shown == 0 || x->shown.version != cached->shown);
+  x->moved = x->comm->memory.multi_node && (cached->shown == 0 || x->shown.version != cached->shown);
   if (cached->packed)
     return rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream);
   return cached->shown != 0 ? bind_mixed(x) : RESHARD_SUCCESS;
@@ -177,7 +177,7 @@ static reshard_status execute_made(sharded_call *x) {
     if (status != RESHARD_SUCCESS && x->streams) /* streams may wait for ever for one that failed */
       (void)x->comm->ops->end(x->comm, RS_END_ABORT);
   }
-  cached->packed = transfer->path == &rs_packed_path; /* also where another one was wished: from now on */
+  cached->packed = transfer->path == &rs_packed_path; /* also where another one was asked for: from now on */
   if (status != RESHARD_SUCCESS || !kept)
     rs_cached_free(cached);
   return status;
@@ -242,7 +242,7 @@ static reshard_status follow_verdict(sharded_call *x, rs_verdict verdict) {
   rs_cached_transfer *cached = x->cached;
   bool segments = x->reads == READS_SEGMENTS, packs = verdict == RS_VERDICT_PACK, bound = cached->packed;
   reshard_status status = RESHARD_SUCCESS;
-  if (segments && !packs && !x->comm->memory.elsewhere) {
+  if (segments && !packs && !x->comm->memory.multi_node) {
     cached->packed = false;
     return execute_direct(x);
   }

@@ -10,7 +10,7 @@
 typedef struct rs_once_memory {
   rs_extents extents;
   rs_copies copies;
-  rs_gate gate; /* on a device with streams, with more than one rank in the process */
+  rs_fork_join fork_join; /* on a device with streams, with more than one rank in the process */
   /* Of the first rank, for all: a program a lane; streams of the ranks' work. */
   int64_t nlanes;
   rs_program **programs;

@@ -53,14 +53,14 @@ typedef struct rs_offers {
   rs_mappings *mappings; /* the caller takes them, and frees them when nothing reads the arrays any more */
   int64_t n;
   const rs_offer **offer; /* [n] by rank; NULL: nothing comes from that rank, or it is on another node */
-  void **words;           /* [n] of peers on the node that meet on streams */
+  void **flags;           /* [n] of peers on the node that meet on streams */
 } rs_offers;
 /* Collective. Tells the others where this rank's sources are, none of which is private, and maps those of the ranks
- * that send to it. Where ranks meet on streams it maps the words of its peers, too, for those of this rank; NULL: they
+ * that send to it. Where ranks meet on streams it maps the flags of its peers, too, for those of this rank; NULL: they
  * do not. status: of this rank so far. All ranks succeed, or all get the same error. The communicator has the others'
  * memory files. */
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_words *words,
+                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_flags *flags,
                                   rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
 /* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */

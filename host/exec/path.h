@@ -24,9 +24,9 @@ typedef struct rs_path_ops {
   const char *no_collective; /* why its messages are no collective; NULL: they may be one */
   bool reads_others;         /* bind reads sources of other ranks: it is collective, with their offers, by rank */
   bool packs;                /* has rounds, which are packed, moved and unpacked on streams of their own */
-  /* True when the ranks of the communicator can move so, by the wish of who makes the transfer; the same on all. Where
-   * they open their nodes for a wish, that may be refused still. */
-  bool (*applicable)(reshard_comm comm, reshard_path wish);
+  /* True when the ranks of the communicator can move so, where the caller asks for this path; the same on all. Where
+   * they open their nodes for that, it may be refused still. */
+  bool (*applicable)(reshard_comm comm, reshard_path asked);
   /* Lists and compiles the copies between the arrays of `binding`; after an error the caller releases it. */
   reshard_status (*bind)(reshard_transfer transfer, struct rs_binding *binding, const struct rs_offer *const *offers);
   /* Compiles what bind has listed, for all ranks of a process that has several: each with its rs_bind_call. The first
@@ -44,8 +44,8 @@ typedef struct rs_path_ops {
 
 extern const rs_path_ops rs_direct_path, rs_mixed_path, rs_packed_path;
 
-/* The first path of the table that is applicable and is the one wished; NULL: there is none. */
-const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path wish);
+/* The first path of the table that is applicable and is the one asked for; NULL: there is none. */
+const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path asked);
 static inline const char *rs_path_name(reshard_path number) {
   switch (number) {
   case RESHARD_PATH_DIRECT: return "direct";

@@ -16,14 +16,14 @@ static bool records_differ(const rs_record *a, const rs_record *b) {
 }
 
 rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank) {
-  int64_t mailed = 0, most = 0, moved = -1, private_rank = -1;
+  int64_t eager_limit = 0, most = 0, moved = -1, private_rank = -1;
   bool only = false;
   for (*rank = 0; *rank < n; ++*rank)
     if (all[*rank].status != RESHARD_SUCCESS || records_differ(&all[0], &all[*rank]))
       return RS_VERDICT_FAIL;
   for (int64_t r = n - 1; r >= 0; r--) {
     only = only || all[r].only;
-    mailed = rs_max(mailed, all[r].mailed);
+    eager_limit = rs_max(eager_limit, all[r].eager_limit);
     most = rs_max(most, all[r].most_bytes);
     moved = all[r].moved ? r : moved;
     private_rank = all[r].private_entry >= 0 ? r : private_rank;
@@ -31,7 +31,8 @@ rs_verdict rs_records_judge(int64_t n, const rs_record *all, int64_t *rank) {
   *rank = private_rank;
   if (private_rank >= 0)
     return only ? RS_VERDICT_FAIL : RS_VERDICT_PACK;
-  if (!only && most < mailed) /* for mailboxes, which take one meeting, where ranks that read each other take two */
+  if (!only &&
+      most < eager_limit) /* for mailboxes, which take one meeting, where ranks that read each other take two */
     return RS_VERDICT_PACK;
   *rank = moved;
   return moved >= 0 ? RS_VERDICT_REBIND : RS_VERDICT_RUN;
@@ -84,7 +85,7 @@ static reshard_status error_private(reshard_comm comm, const struct reshard_plan
   return rs_error(RESHARD_ERROR_UNSUPPORTED,
                   "the %s path of a %s communicator reads %s, and rank %lld has a source of entry %lld '%.64s' "
                   "elsewhere",
-                  comm->memory.elsewhere ? "mixed" : "direct", comm->ops->name,
+                  comm->memory.multi_node ? "mixed" : "direct", comm->ops->name,
                   comm->memory.direct ? "memory that all its GPUs reach" : "storage of devices made with `shared`",
                   (long long)rank, (long long)entry, plan->entries[entry].name);
 }

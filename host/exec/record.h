@@ -59,14 +59,14 @@ typedef struct rs_record {
       int32_t of_pair, hops;
     };
   };
-  int64_t strided_rounds;      /* where messages go from strided sources, too */
-  int64_t private_entry;       /* of the first source that no other process can map; -1: there is none */
-  int64_t mailed, most_bytes;  /* create, of paths between processes: as in reshard_comm_s; sent, or received */
-  int32_t moved;               /* 1: what the rank has bound is not what it brings */
-  int32_t only;                /* 1: no other path will do */
-  int32_t malloced, of_malloc; /* create, rebind: 1: as in rs_sources_describe, rs_sources */
-  char argument[48];           /* its name; "": there is none */
-  char text[176];              /* of an error, else the library's version */
+  int64_t strided_rounds;          /* where messages go from strided sources, too */
+  int64_t private_entry;           /* of the first source that no other process can map; -1: there is none */
+  int64_t eager_limit, most_bytes; /* create, of paths between processes: as in reshard_comm_s; sent, or received */
+  int32_t moved;                   /* 1: what the rank has bound is not what it brings */
+  int32_t only;                    /* 1: no other path will do */
+  int32_t malloced, of_malloc;     /* create, rebind: 1: as in rs_sources_describe, rs_sources */
+  char argument[48];               /* its name; "": there is none */
+  char text[176];                  /* of an error, else the library's version */
 } rs_record;
 
 /* Sets the status, and the text of an error. */
@@ -101,7 +101,7 @@ reshard_status rs_agree_alike(reshard_comm comm, reshard_status mine);
 /* One call for arrays that are used once, as a rank shows it to the others. */
 typedef struct rs_request {
   const struct reshard_plan_s *plan; /* NULL: none is compared, as where the status is no success */
-  reshard_path path;                 /* wished */
+  reshard_path path;                 /* asked for */
   const rs_argument *argument;       /* NULL: none */
   /* A transfer is cached for it, on all ranks or on none; or may be, where the rank has failed before it could tell. */
   bool cached;

@@ -29,7 +29,7 @@ typedef struct once_rank {
   rs_once_memory *memory;
   rs_arrays arrays;
   reshard_transfer transfer; /* NULL: all is copied from array to array */
-  rs_gate *gate;
+  rs_fork_join *fork_join;
   bool ready;
   int64_t foreign_bytes;
   bool done; /* for all ranks, or for none */
@@ -82,11 +82,11 @@ static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) 
   rs_once_memory *memory = o[0]->memory;
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
-    status = rs_gate_open(o[r]->gate, stream);
+    status = rs_fork_join_open(o[r]->fork_join, stream);
   if (status == RESHARD_SUCCESS)
     status = memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream);
   for (int64_t r = 0; r < n; r++) {
-    reshard_status closed = rs_gate_close(o[r]->gate, stream);
+    reshard_status closed = rs_fork_join_close(o[r]->fork_join, stream);
     status = status != RESHARD_SUCCESS ? status : closed;
   }
   return status;
@@ -133,10 +133,10 @@ static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
   return RESHARD_SUCCESS;
 }
 
-/* Makes the gate and the lanes of such a meeting, where they are not there yet. */
-static reshard_status make_gate(reshard_comm comm, rs_once_memory *memory) {
-  if (comm->locals > 1 && memory->gate.comm == NULL)
-    RS_TRY(rs_gate_create(comm, &memory->gate));
+/* Makes the fork_join and the lanes of such a meeting, where they are not there yet. */
+static reshard_status make_fork_join(reshard_comm comm, rs_once_memory *memory) {
+  if (comm->locals > 1 && memory->fork_join.comm == NULL)
+    RS_TRY(rs_fork_join_create(comm, &memory->fork_join));
   if (comm->rank != 0 || memory->nlanes == comm->process.lanes)
     return RESHARD_SUCCESS;
   rs_once_free_lanes(memory);
@@ -149,14 +149,14 @@ static reshard_status prepare_rank(once_rank *o, bool direct) {
   if (!direct) {
     RS_TRY(rs_cached_bind(call->cached, call->arrays, NULL, call->stream));
     o->transfer = call->cached->transfer;
-    o->gate = &o->transfer->streams.gate;
+    o->fork_join = &o->transfer->streams.fork_join;
     return RESHARD_SUCCESS;
   }
-  o->gate = &o->memory->gate;
+  o->fork_join = &o->memory->fork_join;
   RS_TRY(rs_arrays_borrow(call->plan, call->arrays, &o->memory->extents, &o->arrays));
   RS_TRY(rs_arrays_look_up(o->comm, call->plan, &o->memory->extents, call->request.path == RESHARD_PATH_DIRECT,
                            &o->arrays));
-  return make_gate(o->comm, o->memory);
+  return make_fork_join(o->comm, o->memory);
 }
 
 reshard_status rs_once_together(reshard_comm comm, const rs_once_call *call, bool direct, reshard_status *mine,
@@ -169,8 +169,8 @@ reshard_status rs_once_together(reshard_comm comm, const rs_once_call *call, boo
   o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank && !o.arrays.has_private &&
             (plan->nentries == 0 || plan->world == comm->size);
   if (o.ready)
-    rs_gate_come(o.gate, call->stream);
+    rs_fork_join_come(o.fork_join, call->stream);
   reshard_status status = rs_comm_together(comm, run_calls, &o);
   *done = o.done;
-  return o.gate != NULL ? rs_gate_leave(o.gate, status) : status;
+  return o.fork_join != NULL ? rs_fork_join_leave(o.fork_join, status) : status;
 }

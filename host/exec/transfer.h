@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "exec/arrays.h"
 #include "exec/differ.h"
-#include "exec/gate.h"
+#include "exec/fork_join.h"
 #include "exec/lane.h"
 #include "exec/offer.h"
 #include "exec/path.h"
@@ -86,13 +86,13 @@ typedef struct rs_team_lists {
 /* Streams of a transfer on a device that has some. */
 typedef struct rs_transfer_streams {
   bool used; /* execute gives the work to them; else it does the work at once, and all else is zero */
-  rs_gate gate;
-  rs_stream_meeting *meeting; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
-  rs_shared_words words;      /* of it */
+  rs_fork_join fork_join;
+  rs_stream_barrier *barrier; /* with its peers, which are processes; NULL: the communicator's own calls meet them */
+  rs_shared_flags flags;      /* of it */
   rs_lane lane;               /* of the first rank on it */
   rs_lane **lanes;            /* [comm->process.lanes], for the one who executes */
   /* Of the first lane's device: the last execute has ended, or that of the last launch of a graph. Ranks that came
-   * through gates have theirs instead. */
+   * by fork and join have theirs instead. */
   rs_event *ended;
   bool lost; /* no event tells that */
 } rs_transfer_streams;
@@ -149,9 +149,9 @@ reshard_status rs_bind_calls_together(const rs_bind_calls *calls, reshard_status
 /* Checks that a plan is the one of the communicator's rank. */
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);
 /* Compiles the next program of a binding, which owns it. A cached transfer that a rank binds alone is bound anew while
- * the device may still run what was compiled for the arrays before. meeting: guards the program; NULL: none does. */
+ * the device may still run what was compiled for the arrays before. barrier: guards the program; NULL: none does. */
 reshard_status rs_binding_compile(reshard_transfer transfer, rs_binding *binding, const rs_copies *copies,
-                                  int64_t bytes, rs_stream_meeting *meeting, rs_program **program);
+                                  int64_t bytes, rs_stream_barrier *barrier, rs_program **program);
 /* reshard_transfer_create, of a transfer that is cached. */
 reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                          const reshard_transfer_options *options, rs_call_staging *staging,
@@ -172,8 +172,8 @@ void rs_transfer_keep(reshard_transfer transfer);
 /* Ends bindings of transfers that are kept, `but` for one, to memory that its owner has freed: as long as they have it
  * open it is not free. It waits for none: a stream may use it still, and a later call ends it. */
 void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but);
-/* Executes for all ranks of this process, by rank. gates: they have come through theirs; else all are on `stream`. */
-reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool gates);
+/* Executes for all ranks of this process, by rank. forked: they come by fork and join; else all are on `stream`. */
+reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *transfers, void *stream, bool forked);
 /* The streams of the transfer's peers and a step's go on when all have come here; nothing where the transfer has no
  * meeting. */
 reshard_status rs_execution_meet(rs_execution *execution, rs_step step, const char *edge);

@@ -26,9 +26,9 @@ static reshard_status alloc_comm(rs_mpi *c, int64_t size) {
     RS_TRY(rs_alloc_zero(&c->notes[i], 1, note));
   RS_TRY(rs_alloc_zero(&c->received, 1, note));
   RS_TRY(rs_alloc_zero(&c->answer, 1, note));
-  RS_TRY(rs_alloc_zero(&c->inquiry.waiting, size, sizeof *c->inquiry.waiting));
-  RS_TRY(rs_alloc_zero(&c->inquiry.awaited, size, sizeof *c->inquiry.awaited));
-  RS_TRY(rs_alloc_zero(&c->inquiry.deciding, size, sizeof *c->inquiry.deciding));
+  RS_TRY(rs_alloc_zero(&c->probe.waiting, size, sizeof *c->probe.waiting));
+  RS_TRY(rs_alloc_zero(&c->probe.awaited, size, sizeof *c->probe.awaited));
+  RS_TRY(rs_alloc_zero(&c->probe.deciding, size, sizeof *c->probe.deciding));
   RS_TRY(rs_alloc_zero(&c->out, size, sizeof *c->out));
   RS_TRY(rs_alloc_zero(&c->missing, size, sizeof *c->missing));
   RS_TRY(rs_alloc(&c->gathered, size, RS_COMM_RECORD));
@@ -49,7 +49,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   rs_comm_init(&c->base, &rs_mpi_ops, rank, size);
   atomic_init(&c->users, 1);
   atomic_flag_clear(&c->hearing);
-  atomic_flag_clear(&c->inquiry.answering);
+  atomic_flag_clear(&c->probe.answering);
   reshard_status status = alloc_comm(c, size);
   if (status != RESHARD_SUCCESS) {
     rs_mpi_free(c);

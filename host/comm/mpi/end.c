@@ -3,9 +3,9 @@
  * A rank hears it between two tests of a wait, and before a call. An abort of what the communicator was split from ends
  * it too, so notes on those tags are taken as well. */
 #include "comm/mpi/end.h"
-#include "comm/mpi/inquiry.h"
 #include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
+#include "comm/mpi/probe.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 enum { NOTE_MS = 5000 }; /* at most, for the note of a rank that has given up to come */
 
 static void mark_ended(rs_mpi *c) {
-  rs_mpi_clear_word(c); /* before the caller can change what others read */
+  rs_mpi_clear_flag(c); /* before the caller can change what others read */
   c->link->stays = true;
   c->ended = true;
 }
@@ -268,7 +268,7 @@ reshard_status rs_mpi_give_up(rs_mpi *c, reshard_status status) {
 reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
   char missing[160];
   int64_t few[LISTED];
-  rs_mpi_inquire(c, since);
+  rs_mpi_probe_failures(c, since);
   bool gives_up = rs_late(rs_mpi_waits_from(c, since), c->base.timeout_ms) && rs_mpi_find_lost(c, since);
   int64_t n = list_missing(c, few);
   if (gives_up) {

@@ -56,9 +56,9 @@ void rs_mpi_free(rs_mpi *c) {
     free(c->notes[i]);
   free(c->received);
   free(c->answer);
-  free(c->inquiry.waiting);
-  free(c->inquiry.awaited);
-  free(c->inquiry.deciding);
+  free(c->probe.waiting);
+  free(c->probe.awaited);
+  free(c->probe.deciding);
   free(c->out);
   free(c->missing);
   free(c->gathered);
@@ -83,11 +83,11 @@ bool rs_mpi_quiet(rs_mpi *c) {
   MPI_Finalized(&finalized);
   if (finalized)
     return true;
-  if (atomic_flag_test_and_set(&c->inquiry.answering))
+  if (atomic_flag_test_and_set(&c->probe.answering))
     return false;
   bool quiet = MPI_Testall((int)(RS_MPI_TALKS * c->base.size), c->talks, &talked, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
                talked && MPI_Testall(c->nrequests, c->requests, &moved, MPI_STATUSES_IGNORE) == MPI_SUCCESS && moved;
-  atomic_flag_clear(&c->inquiry.answering);
+  atomic_flag_clear(&c->probe.answering);
   return quiet;
 }
 

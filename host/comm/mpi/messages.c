@@ -166,9 +166,9 @@ static reshard_status start_messages(rs_mpi *c, const rs_turn *turn, int64_t sen
 }
 
 /* Peers' first messages come meanwhile. */
-static reshard_status run_beside(rs_mpi *c, const rs_beside *beside) {
-  RS_TRY(beside->run(beside->user));
-  return rs_mpi_begin_node(c, beside->key);
+static reshard_status run_overlapped(rs_mpi *c, const rs_overlapped *overlapped) {
+  RS_TRY(overlapped->run(overlapped->user));
+  return rs_mpi_begin_node(c, overlapped->key);
 }
 
 static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
@@ -185,8 +185,8 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
   for (int i = 0; i < c->nrequests; i++)
     c->requests[i] = MPI_REQUEST_NULL;
   status = start_messages(c, turn, send, packed);
-  if (turn->beside != NULL)
-    RS_THEN(status, run_beside(c, turn->beside));
+  if (turn->overlapped != NULL)
+    RS_THEN(status, run_overlapped(c, turn->overlapped));
   RS_THEN(status, finish_messages(c, turn));
   if (status == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;

@@ -33,25 +33,25 @@ typedef struct rs_mpi rs_mpi;
 
 /* A rank tells the others that the communicator has ended, and why; or for whom it waits. */
 typedef struct rs_mpi_note {
-  int32_t status;  /* what it tells its caller; RESHARD_SUCCESS: it waits, and the communicator goes on */
-  bool aborted;    /* with all that was split from it */
-  bool out;        /* the rank has no message under way into memory of its caller */
-  bool elsewhere;  /* it waits on what was split from the communicator */
-  int64_t inquiry; /* that it answers */
+  int32_t status; /* what it tells its caller; RESHARD_SUCCESS: it waits, and the communicator goes on */
+  bool aborted;   /* with all that was split from it */
+  bool out;       /* the rank has no message under way into memory of its caller */
+  bool in_part;   /* it waits on what was split from the communicator */
+  int64_t probe;  /* that it answers */
   char text[RS_COMM_RECORD];
   unsigned char missing[]; /* [size] of 0 or 1: the ranks that it waited for */
 } rs_mpi_note;
 
-/* A word of a rank, in its memory file (nodes.c). */
-typedef struct rs_mpi_word {
-  rs_shared_place page; /* no bytes: the rank has none */
-  int64_t inside;       /* the page */
-  long long value;      /* as long as the rank has the communicator and goes on with it */
-} rs_mpi_word;
+/* A flag of a rank, in its memory file (nodes.c). */
+typedef struct rs_mpi_flag {
+  rs_shared_place segment; /* no bytes: the rank has none */
+  int64_t inside;          /* the segment */
+  long long value;         /* as long as the rank has the communicator and goes on with it */
+} rs_mpi_flag;
 
 /* As much of it travels as the rank has of `record`, and room is for all, so that different calls see each other. */
 typedef struct rs_mpi_record {
-  rs_mpi_word word; /* of the rank */
+  rs_mpi_flag flag; /* of the rank */
   rs_visit visit;
 } rs_mpi_record;
 
@@ -82,14 +82,14 @@ typedef struct rs_mpi_memory {
   void *at; /* the device's */
 } rs_mpi_memory;
 
-/* A word of another rank on this node. */
-typedef struct rs_mpi_seen_word {
+/* A flag of another rank on this node. */
+typedef struct rs_mpi_seen_flag {
   const atomic_llong *at; /* NULL: none is mapped */
-  rs_mpi_word word;
-} rs_mpi_seen_word;
+  rs_mpi_flag flag;
+} rs_mpi_seen_flag;
 
-/* An inquiry: before a deadline passes, ranks that wait tell each other for whom (inquiry.c). */
-typedef struct rs_mpi_inquiry {
+/* A failure probe: before a deadline passes, ranks that wait tell each other for whom (probe.c). */
+typedef struct rs_mpi_probe {
   atomic_llong number;        /* of the last one that this rank knows of; 0: there was none */
   int64_t begun;              /* when it came to know of it */
   atomic_llong answered;      /* the last one that it has taken part in */
@@ -97,7 +97,7 @@ typedef struct rs_mpi_inquiry {
   int64_t wait, from;         /* begin of its wait; the time since which answers count for that, or 0 */
   int64_t *waiting, *awaited; /* [size] when a rank has told last that it waits; when one has that it waits for it */
   int64_t *deciding;          /* [size] when a rank has told last that it waits in a call on this communicator */
-} rs_mpi_inquiry;
+} rs_mpi_probe;
 
 struct rs_mpi {
   struct reshard_comm_s base; /* its global ranks are those in the duplicate */
@@ -118,13 +118,13 @@ struct rs_mpi {
   rs_mpi_note *notes[RS_MPI_NOTES];
   rs_mpi_note *received;   /* from another */
   rs_mpi_note *answer;     /* to the others: this rank waits */
-  rs_mpi_inquiry inquiry;  /* under the link's mutex, but for what this rank's call alone has */
+  rs_mpi_probe probe;      /* under the link's mutex, but for what this rank's call alone has */
   bool *out;               /* [size]: the rank has told so */
   bool *missing;           /* [size]: of a step that is late */
   char *gathered;          /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
-  atomic_llong *word;      /* this rank's, where it has imports */
-  rs_mpi_word own_word;    /* the same, for the others */
-  rs_mpi_seen_word *words; /* [size] the others'; NULL: no record has come yet */
+  atomic_llong *flag;      /* this rank's, where it has imports */
+  rs_mpi_flag own_flag;    /* the same, for the others */
+  rs_mpi_seen_flag *flags; /* [size] the others'; NULL: no record has come yet */
   bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
   bool node_due;           /* the same of the meeting of the node, which was begun beside messages */
   rs_loss loss;            /* to the others of the shrink that makes it */

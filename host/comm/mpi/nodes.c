@@ -9,10 +9,11 @@
  * ranks of the part come to the same without asking.
  *
  * A note that a rank has given up takes its time, and its caller may write to its arrays meanwhile. Each rank therefore
- * has a word in its file, too, which it clears first. Ranks that have read those arrays look at it then.
+ * has a flag in its file, too, which it clears first. Ranks that have read those arrays look at it then.
  *
- * All communicators of a process have their words in the same pages: the others map these once, however many parts are
- * made. A word has another value each time that it is given out, so a rank that is late sees that it was given back. */
+ * All communicators of a process have their flags in the same segments: the others map these once, however many parts
+ * are made. A flag has another value each time that it is given out, so a rank that is late sees that it was given
+ * back. */
 #include "comm/mpi/nodes.h"
 
 #include "device/cpu/segment.h"
@@ -126,106 +127,106 @@ static reshard_status look_for_neighbours(const rs_mpi *c, bool *neighbours, boo
 
 /* --- Words ------------------------------------------------------------------------------------------------------- */
 
-/* Values of a word that is not given out, and of one whose communicator has ended; the others follow. */
-enum { WORD_FREE, WORD_ENDED, WORD_FIRST };
+/* Values of a flag that is not given out, and of one whose communicator has ended; the others follow. */
+enum { FLAG_FREE, FLAG_ENDED, FLAG_FIRST };
 
-enum { PAGE_WORDS = 512 };
+enum { SEGMENT_FLAGS = 512 };
 
-typedef struct word_page {
-  struct word_page *next;
-  atomic_llong *words; /* [PAGE_WORDS] in the memory file */
+typedef struct flags_segment {
+  struct flags_segment *next;
+  atomic_llong *flags; /* [SEGMENT_FLAGS] in the memory file */
   int64_t users;
-} word_page;
+} flags_segment;
 
-/* The words of this process. */
+/* The flags of this process. */
 static struct {
   pthread_mutex_t mutex;
-  word_page *pages;
+  flags_segment *segments;
   long long next; /* value */
-} own_words = {.mutex = PTHREAD_MUTEX_INITIALIZER, .next = WORD_FIRST};
+} own_flags = {.mutex = PTHREAD_MUTEX_INITIALIZER, .next = FLAG_FIRST};
 
-static reshard_status add_page(word_page **out) {
-  word_page *page;
+static reshard_status add_segment(flags_segment **out) {
+  flags_segment *segment;
   void *memory;
-  RS_TRY(rs_alloc_zero(&page, 1, sizeof *page));
-  reshard_status status = rs_shared_alloc(PAGE_WORDS * sizeof *page->words, &memory);
+  RS_TRY(rs_alloc_zero(&segment, 1, sizeof *segment));
+  reshard_status status = rs_shared_alloc(SEGMENT_FLAGS * sizeof *segment->flags, &memory);
   if (status != RESHARD_SUCCESS) {
-    free(page);
+    free(segment);
     return status;
   }
-  page->words = memory;
-  page->next = own_words.pages;
-  own_words.pages = *out = page;
+  segment->flags = memory;
+  segment->next = own_flags.segments;
+  own_flags.segments = *out = segment;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status take_word(rs_mpi *c) {
-  word_page *page = own_words.pages;
+static reshard_status take_flag(rs_mpi *c) {
+  flags_segment *segment = own_flags.segments;
   int64_t i = 0;
-  while (page != NULL && page->users == PAGE_WORDS)
-    page = page->next;
-  if (page == NULL)
-    RS_TRY(add_page(&page));
-  while (page->words[i] != WORD_FREE)
+  while (segment != NULL && segment->users == SEGMENT_FLAGS)
+    segment = segment->next;
+  if (segment == NULL)
+    RS_TRY(add_segment(&segment));
+  while (segment->flags[i] != FLAG_FREE)
     i++;
-  page->users++;
-  c->word = &page->words[i];
-  c->own_word.value = own_words.next++;
-  atomic_store(c->word, c->own_word.value);
-  (void)rs_shared_find(c->word, c->word + 1, &c->own_word.page, &c->own_word.inside);
+  segment->users++;
+  c->flag = &segment->flags[i];
+  c->own_flag.value = own_flags.next++;
+  atomic_store(c->flag, c->own_flag.value);
+  (void)rs_shared_find(c->flag, c->flag + 1, &c->own_flag.segment, &c->own_flag.inside);
   return RESHARD_SUCCESS;
 }
 
-static reshard_status make_word(rs_mpi *c) {
-  pthread_mutex_lock(&own_words.mutex);
-  reshard_status status = take_word(c);
-  pthread_mutex_unlock(&own_words.mutex);
+static reshard_status make_flag(rs_mpi *c) {
+  pthread_mutex_lock(&own_flags.mutex);
+  reshard_status status = take_flag(c);
+  pthread_mutex_unlock(&own_flags.mutex);
   return status;
 }
 
-static void give_back_word(rs_mpi *c) {
-  word_page **at = &own_words.pages;
-  if (c->word == NULL)
+static void give_back_flag(rs_mpi *c) {
+  flags_segment **at = &own_flags.segments;
+  if (c->flag == NULL)
     return;
-  pthread_mutex_lock(&own_words.mutex);
-  atomic_store(c->word, WORD_FREE);
+  pthread_mutex_lock(&own_flags.mutex);
+  atomic_store(c->flag, FLAG_FREE);
   atomic_thread_fence(memory_order_seq_cst);
-  while (c->word < (*at)->words || c->word >= (*at)->words + PAGE_WORDS)
+  while (c->flag < (*at)->flags || c->flag >= (*at)->flags + SEGMENT_FLAGS)
     at = &(*at)->next;
-  word_page *page = *at;
-  if (--page->users == 0) {
-    *at = page->next;
-    rs_shared_free(page->words); /* others read 0 there from now on */
-    free(page);
+  flags_segment *segment = *at;
+  if (--segment->users == 0) {
+    *at = segment->next;
+    rs_shared_free(segment->flags); /* others read 0 there from now on */
+    free(segment);
   }
-  pthread_mutex_unlock(&own_words.mutex);
-  c->word = NULL;
+  pthread_mutex_unlock(&own_flags.mutex);
+  c->flag = NULL;
 }
 
-void rs_mpi_clear_word(rs_mpi *c) {
-  if (c->word != NULL)
-    atomic_store(c->word, WORD_ENDED);
+void rs_mpi_clear_flag(rs_mpi *c) {
+  if (c->flag != NULL)
+    atomic_store(c->flag, FLAG_ENDED);
   atomic_thread_fence(memory_order_seq_cst); /* before what is written from now on */
 }
 
-void rs_mpi_take_words(rs_mpi *c) {
+void rs_mpi_take_flags(rs_mpi *c) {
   if (c->base.memory.imports == NULL ||
-      (c->words == NULL && rs_alloc_zero(&c->words, c->base.size, sizeof *c->words) != RESHARD_SUCCESS))
+      (c->flags == NULL && rs_alloc_zero(&c->flags, c->base.size, sizeof *c->flags) != RESHARD_SUCCESS))
     return;
   for (int64_t r = 0; r < c->base.size; r++) {
-    const rs_mpi_word *word = &c->records[r].word;
+    const rs_mpi_flag *flag = &c->records[r].flag;
     const char *at;
-    if (c->words[r].at != NULL || c->base.memory.imports[r] == NULL || word->page.bytes == 0 ||
-        rs_import_map(c->base.memory.imports[r], &word->page, &at) != RESHARD_SUCCESS)
+    if (c->flags[r].at != NULL || c->base.memory.imports[r] == NULL || flag->segment.bytes == 0 ||
+        rs_import_map(c->base.memory.imports[r], &flag->segment, &at) != RESHARD_SUCCESS)
       continue;
-    c->words[r] = (rs_mpi_seen_word){(const atomic_llong *)(const void *)(at + word->inside), *word};
+    c->flags[r] = (rs_mpi_seen_flag){(const atomic_llong *)(const void *)(at + flag->inside), *flag};
   }
 }
 
 int64_t rs_mpi_find_left(const rs_mpi *c) {
   atomic_thread_fence(memory_order_seq_cst); /* after what was read */
-  for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
-    if (c->words[r].at != NULL && atomic_load(c->words[r].at) != c->words[r].word.value)
+  for (int64_t r = 0; c->flags != NULL && r < c->base.size; r++)
+    if (c->flags[r].at != NULL && atomic_load(c->flags[r].at) != c->flags[r].flag.value)
       return r;
   return -1;
 }
@@ -233,12 +234,12 @@ int64_t rs_mpi_find_left(const rs_mpi *c) {
 /* --- Files ------------------------------------------------------------------------------------------------------- */
 
 void rs_mpi_close_files(rs_mpi *c) {
-  for (int64_t r = 0; c->words != NULL && r < c->base.size; r++)
-    if (c->words[r].at != NULL)
-      rs_import_remove(c->base.memory.imports[r], &c->words[r].word.page);
-  free(c->words);
-  c->words = NULL;
-  give_back_word(c);
+  for (int64_t r = 0; c->flags != NULL && r < c->base.size; r++)
+    if (c->flags[r].at != NULL)
+      rs_import_remove(c->base.memory.imports[r], &c->flags[r].flag.segment);
+  free(c->flags);
+  c->flags = NULL;
+  give_back_flag(c);
   rs_comm_close_imports(&c->base);
 }
 
@@ -248,10 +249,10 @@ static reshard_status open_files(rs_mpi *c, const mpi_process *all) {
   const void *gathered;
   bool have = true, neighbours = true; /* where this rank has no memory to find out, it fails */
   failed = find_nodes(n, all, &c->link->nodes) != RESHARD_SUCCESS ||
-           look_for_neighbours(c, &neighbours, &c->base.memory.elsewhere) != RESHARD_SUCCESS ||
+           look_for_neighbours(c, &neighbours, &c->base.memory.multi_node) != RESHARD_SUCCESS ||
            (neighbours &&
             (rs_alloc_zero((void *)&c->base.memory.imports, n, sizeof *c->base.memory.imports) != RESHARD_SUCCESS ||
-             make_word(c) != RESHARD_SUCCESS));
+             make_flag(c) != RESHARD_SUCCESS));
   for (int64_t r = 0; r < n && !failed; r++)
     if (r != me && node_of(c, r) == node_of(c, me))
       failed = (c->base.memory.imports[r] = open_file(&all[r])) == NULL;
@@ -271,7 +272,7 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part, const int64_t *
   int own;
   if (c->base.memory.imports == NULL)
     return RESHARD_SUCCESS;
-  RS_TRY(look_for_neighbours(part, &neighbours, &part->base.memory.elsewhere));
+  RS_TRY(look_for_neighbours(part, &neighbours, &part->base.memory.multi_node));
   if (!neighbours)
     return RESHARD_SUCCESS;
   RS_TRY(rs_shared_open(&own));
@@ -283,7 +284,7 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part, const int64_t *
   for (int64_t r = 0; r < n; r++)
     if (r != me && node_of(part, r) == node_of(part, me))
       part->base.memory.imports[r] = rs_import_retain(c->base.memory.imports[ranks[r]]);
-  return make_word(part);
+  return make_flag(part);
 }
 
 reshard_status rs_mpi_open_files(rs_mpi *c) {

@@ -57,7 +57,7 @@ static reshard_status send_records(rs_mpi *c, const void *mine, size_t mine_byte
   int code = MPI_SUCCESS, bytes = (int)(offsetof(rs_mpi_record, visit.record) + mine_bytes),
       tag = rs_mpi_tag(c, RS_MPI_TAG_RECORD);
   rs_mpi_record *own = c->records + size;
-  own->word = c->own_word;
+  own->flag = c->own_flag;
   rs_visit_fill(&c->base, &own->visit, mine_bytes, mine, mine_bytes);
   memcpy(&c->records[me], own, (size_t)bytes);
   for (int64_t i = 1; i < size && code == MPI_SUCCESS; i++) { /* not all to the same at once */
@@ -84,7 +84,7 @@ static reshard_status gather_records(rs_mpi *c, const void *mine, size_t bytes) 
   RS_THEN(status, send_records(c, mine, bytes, false));
   RS_THEN(status, finish_records(c));
   if (status == RESHARD_SUCCESS)
-    rs_mpi_take_words(c);
+    rs_mpi_take_flags(c);
   return rs_mpi_end(c, status);
 }
 
@@ -122,7 +122,7 @@ static reshard_status gather_node(rs_mpi *c, uint64_t key) {
   RS_THEN(status, finish_records(c));
   c->node_due = false;
   if (status == RESHARD_SUCCESS)
-    rs_mpi_take_words(c);
+    rs_mpi_take_flags(c);
   return rs_mpi_end(c, status);
 }
 
@@ -155,7 +155,7 @@ static reshard_status mpi_look(reshard_comm comm) {
  * meanwhile. */
 static reshard_status begin_step(rs_mpi *c) {
   RS_TRY(mpi_look(&c->base));
-  return c->base.meets.subject != 0 && c->base.size > 1 ? begin_meeting(c) : RESHARD_SUCCESS;
+  return c->base.meets.transfer != 0 && c->base.size > 1 ? begin_meeting(c) : RESHARD_SUCCESS;
 }
 
 static reshard_status end_step(rs_mpi *c, reshard_status status) {
@@ -190,7 +190,7 @@ static bool mpi_end(reshard_comm comm, rs_end what) {
   if (what == RS_END_ABORT)
     rs_mpi_abort(c, false);
   if (what == RS_END_CALLS)
-    rs_mpi_clear_word(c);
+    rs_mpi_clear_flag(c);
   return false;
 }
 

@@ -27,8 +27,8 @@ static reshard_status make_buffers(rs_nccl *c) {
   RS_TRY(rs_device_alloc_open(device, sizeof(rs_nccl_record), (void **)&c->device_mine));
   RS_TRY(rs_device_alloc_open(device, all, (void **)&c->device_all));
   RS_TRY(rs_alloc_zero(&c->split, 1, sizeof *c->split));
-  if (c->roll == NULL)
-    RS_TRY(rs_roll_make(c->base.size, c->base.rank, &c->roll));
+  if (c->presence == NULL)
+    RS_TRY(rs_presence_make(c->base.size, c->base.rank, &c->presence));
   return rs_alloc(&c->packed, c->base.size, RS_COMM_RECORD);
 }
 
@@ -125,7 +125,7 @@ static void release_comm(rs_nccl *c) {
     leave_parent(c); /* waits for an abort from there */
   free_split(c);
   rs_board_leave(&c->base);
-  rs_roll_destroy(c->roll);
+  rs_presence_destroy(c->presence);
   reshard_device_release(c->handle);
   pthread_mutex_destroy(&c->mutex);
   free(c->base.global_ranks);
@@ -149,9 +149,9 @@ static void set_fits(rs_nccl *c) {
   fit[RESHARD_COLLECTIVE_ALL_TO_ALL] = c->api.ncclAlltoAll != NULL ? RS_FIT_SLOWER : RS_FIT_NONE;
 }
 
-/* With the roll, which is the caller's after an error; NULL: one of its own. */
+/* With the presence, which is the caller's after an error; NULL: one of its own. */
 static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
-                                  int64_t timeout_ms, rs_roll *roll, rs_nccl **out) {
+                                  int64_t timeout_ms, rs_presence *presence, rs_nccl **out) {
   int size = 0, rank = 0, index = 0;
   ncclResult_t result = api->ncclCommCount(nccl, &size);
   if (result == ncclSuccess)
@@ -171,7 +171,7 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
   c->nccl = nccl;
   c->spin_ns = RS_NCCL_SPIN_NS;
   c->process = rs_process_hash();
-  c->roll = roll;
+  c->presence = presence;
   char name[32];
   snprintf(name, sizeof name, "cuda:%d", index);
   reshard_status status = RESHARD_SUCCESS;
@@ -191,8 +191,8 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
     status = make_buffers(c);
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
-    if (roll != NULL)
-      c->roll = NULL;
+    if (presence != NULL)
+      c->presence = NULL;
     if (c->handle == NULL)
       free(c);
     else
@@ -257,7 +257,7 @@ reshard_status reshard_nccl_unique_id(void *id) {
 typedef struct nccl_creation {
   int64_t n, rank, timeout_ms, since;
   reshard_device device;
-  rs_roll *roll; /* of the ranks of this node that have come; NULL once the communicator has it */
+  rs_presence *presence; /* of the ranks of this node that have come; NULL once the communicator has it */
 } nccl_creation;
 
 static reshard_status error_creation(const nccl_creation *o, reshard_status status, const char *text) {
@@ -271,12 +271,12 @@ static int64_t moment_ms(const nccl_creation *o) {
 
 /* Gives up with the thread's last error. The ranks of a node that do so say the same: what the first has found. */
 static reshard_status give_up(const nccl_creation *o, reshard_status status) {
-  char missing[RS_ROLL_TEXT];
-  rs_roll_text(o->roll, 0, NULL, missing);
+  char missing[RS_PRESENCE_TEXT];
+  rs_presence_text(o->presence, 0, NULL, missing);
   status = rs_error(status, "%s%s%s", reshard_last_error(), missing[0] != '\0' ? "; missing: " : "", missing);
-  const char *reason = rs_roll_conclude(o->roll, status, reshard_last_error());
+  const char *reason = rs_presence_conclude(o->presence, status, reshard_last_error());
   if (reason != NULL)
-    status = rs_error(rs_roll_status(o->roll), "%.*s", RS_ROLL_REASON, reason);
+    status = rs_error(rs_presence_status(o->presence), "%.*s", RS_PRESENCE_REASON, reason);
   return error_creation(o, status, reshard_last_error());
 }
 
@@ -288,15 +288,15 @@ static reshard_status await_nccl(const nccl_creation *o, const rs_nccl_api *api,
       *state = result;
     if (*state != ncclInProgress)
       break;
-    if (rs_roll_reason(o->roll) != NULL || rs_late(o->since, o->timeout_ms)) {
-      rs_roll_ask(o->roll, moment_ms(o));
+    if (rs_presence_reason(o->presence) != NULL || rs_late(o->since, o->timeout_ms)) {
+      rs_presence_ask(o->presence, moment_ms(o));
       return give_up(o, rs_error(RESHARD_ERROR_TIMEOUT, "not all ranks came within %lld ms", (long long)o->timeout_ms));
     }
-    rs_roll_wait(o->roll);
+    rs_presence_wait(o->presence);
     if (rs_now_ns() - looked < RS_NCCL_LOOK_NS)
       continue;
     looked = rs_now_ns();
-    rs_roll_hold(o->roll);
+    rs_presence_hold(o->presence);
   }
   return RESHARD_SUCCESS;
 }
@@ -307,8 +307,8 @@ static reshard_status error_nccl(const nccl_creation *o, const rs_nccl_api *api,
   reshard_status status = rs_nccl_error(api, nccl, state, "ncclCommInitRankConfig");
   if (state != ncclRemoteError && state != ncclSystemError && state != ncclInternalError)
     return status;
-  rs_roll_ask(o->roll, moment_ms(o)); /* a connection closes before its process has ended */
-  bool lost = rs_roll_reason(o->roll) != NULL || rs_roll_absent(o->roll, 0, NULL, 1, &one) > 0;
+  rs_presence_ask(o->presence, moment_ms(o)); /* a connection closes before its process has ended */
+  bool lost = rs_presence_reason(o->presence) != NULL || rs_presence_absent(o->presence, 0, NULL, 1, &one) > 0;
   return lost ? give_up(o, RESHARD_ERROR_PEER) : status;
 }
 
@@ -318,17 +318,17 @@ static reshard_status create_nccl(const nccl_creation *o, const rs_nccl_api *api
   ncclComm_t nccl = NULL;
   config.blocking = 0;
   memcpy(&name, id, sizeof name);
-  rs_roll_come(o->roll, RS_ROLL_STEP, 0);
+  rs_presence_come(o->presence, RS_PRESENCE_STEP, 0);
   ncclResult_t result = api->ncclCommInitRankConfig(&nccl, (int)o->n, name, (int)o->rank, &config);
   ncclResult_t state = result != ncclSuccess && result != ncclInProgress ? result : ncclInProgress;
   reshard_status status = await_nccl(o, api, nccl, &state);
   if (status == RESHARD_SUCCESS && state != ncclSuccess)
     status = error_nccl(o, api, nccl, state);
-  rs_roll_pass(o->roll);
+  rs_presence_pass(o->presence);
   if (status == RESHARD_SUCCESS)
     *out = nccl;
   else
-    rs_roll_leave(o->roll); /* before the others hear of it by NCCL */
+    rs_presence_leave(o->presence); /* before the others hear of it by NCCL */
   if (status != RESHARD_SUCCESS && nccl != NULL)
     (void)api->ncclCommAbort(nccl);
   return status;
@@ -352,15 +352,15 @@ static reshard_status create_own(nccl_creation *o, const rs_nccl_api *api, const
   reshard_status status = create_nccl(o, api, id, &nccl);
   rs_cuda_leave(previous);
   RS_TRY(status);
-  status = create_rank(api, nccl, false, o->device, o->timeout_ms, o->roll, made);
+  status = create_rank(api, nccl, false, o->device, o->timeout_ms, o->presence, made);
   if (status != RESHARD_SUCCESS) { /* the others see that this rank is gone */
-    rs_roll_leave(o->roll);
+    rs_presence_leave(o->presence);
     previous = rs_cuda_try_enter(o->device->device);
     (void)api->ncclCommAbort(nccl);
     rs_cuda_leave(previous);
     return status;
   }
-  o->roll = NULL;
+  o->presence = NULL;
   status = meet_first(o, *made);
   if (status != RESHARD_SUCCESS) {
     rs_nccl_end(*made); /* the others may have got on: no end that waits for them */
@@ -385,11 +385,11 @@ reshard_status reshard_comm_create_nccl(const void *id, int64_t n, int64_t rank,
     RS_TRY(reshard_device_create("cuda", NULL, &own.device));
   rs_nccl *made = NULL;
   own.since = rs_now_ns();
-  reshard_status status = rs_roll_make(n, rank, &own.roll);
-  rs_roll_find(own.roll, id, sizeof(ncclUniqueId));
+  reshard_status status = rs_presence_make(n, rank, &own.presence);
+  rs_presence_find(own.presence, id, sizeof(ncclUniqueId));
   RS_THEN(status, create_own(&own, &api, id, &made));
-  rs_roll_leave(own.roll);
-  rs_roll_destroy(own.roll);
+  rs_presence_leave(own.presence);
+  rs_presence_destroy(own.presence);
   reshard_device_release(own.device);
   if (status != RESHARD_SUCCESS)
     return status;

@@ -34,10 +34,10 @@ static reshard_status check_alive(const rs_nccl *c) {
     return rs_comm_error_destroyed((reshard_comm)&c->base);
   if (!c->ended)
     return RESHARD_SUCCESS;
-  const char *reason = rs_roll_reason(c->roll);
+  const char *reason = rs_presence_reason(c->presence);
   if (c->lost != RESHARD_SUCCESS)
     return rs_error(c->lost, "%s", c->why);
-  return reason != NULL ? rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %.*s", RS_ROLL_REASON, reason)
+  return reason != NULL ? rs_error(RESHARD_ERROR_PEER, "the communicator has ended: %.*s", RS_PRESENCE_REASON, reason)
                         : rs_comm_error_ended();
 }
 
@@ -57,9 +57,9 @@ static reshard_status check_node(rs_nccl *c) {
   if (status == RESHARD_SUCCESS)
     return status;
   static const char ended[] = "the communicator has ended: "; /* as later calls say */
-  const char *reason = rs_roll_conclude(c->roll, status, reshard_last_error());
+  const char *reason = rs_presence_conclude(c->presence, status, reshard_last_error());
   if (reason != NULL)
-    status = rs_roll_status(c->roll);
+    status = rs_presence_status(c->presence);
   snprintf(c->why, sizeof c->why, "%s%.*s", ended, (int)(sizeof c->why - sizeof ended),
            reason != NULL ? reason : reshard_last_error());
   c->lost = RESHARD_ERROR_PEER;
@@ -93,7 +93,7 @@ void rs_nccl_abort(const rs_nccl *c, ncclComm_t nccl) {
 
 void rs_nccl_end(rs_nccl *c) {
   c->ended = true; /* before the lock: who holds it may be waiting for NCCL */
-  rs_roll_leave(c->roll);
+  rs_presence_leave(c->presence);
   pthread_mutex_lock(&c->mutex);
   rs_nccl_leave_node(c);
   ncclComm_t nccl = c->base.borrowed || c->revoked ? NULL : c->nccl;
@@ -120,16 +120,16 @@ void rs_nccl_pause(int64_t since, int64_t spin_ns) {
 
 /* The ranks of a node that give up say the same: what the first of them has found. At its end none is waited for. */
 static reshard_status give_up(rs_nccl *c, const char *call) {
-  char missing[RS_ROLL_TEXT];
-  rs_roll *roll = c->closing ? NULL : c->roll;
-  rs_roll_ask(roll, rs_max(rs_min(c->base.timeout_ms / 2, ASK_MS), 2 * RS_NCCL_LOOK_NS / 1000000));
+  char missing[RS_PRESENCE_TEXT];
+  rs_presence *presence = c->closing ? NULL : c->presence;
+  rs_presence_ask(presence, rs_max(rs_min(c->base.timeout_ms / 2, ASK_MS), 2 * RS_NCCL_LOOK_NS / 1000000));
   reshard_status status =
-      rs_comm_error_timeout(&c->base, call, c->base.timeout_ms, rs_roll_text(roll, 0, NULL, missing));
-  const char *reason = rs_roll_conclude(roll, status, reshard_last_error());
+      rs_comm_error_timeout(&c->base, call, c->base.timeout_ms, rs_presence_text(presence, 0, NULL, missing));
+  const char *reason = rs_presence_conclude(presence, status, reshard_last_error());
   if (reason != NULL)
-    status = rs_error(rs_roll_status(roll), "%.*s", RS_ROLL_REASON, reason);
+    status = rs_error(rs_presence_status(presence), "%.*s", RS_PRESENCE_REASON, reason);
   pthread_mutex_lock(&c->mutex);
-  if (!c->closing) /* the node hears the same, also where there is no roll */
+  if (!c->closing) /* the node hears the same, also where there is no presence */
     rs_nccl_end_node(c, status, reshard_last_error());
   pthread_mutex_unlock(&c->mutex);
   rs_nccl_end(c);
@@ -137,18 +137,18 @@ static reshard_status give_up(rs_nccl *c, const char *call) {
   return status;
 }
 
-/* The roll comes first: those that give up end their nodes after it. */
+/* The presence comes first: those that give up end their nodes after it. */
 reshard_status rs_nccl_wait_more(rs_nccl *c, rs_nccl_wait *w, int64_t spin_ns) {
   int64_t few[RS_AWAITED], now = rs_now_ns();
-  if (!c->closing && rs_roll_reason(c->roll) != NULL)
+  if (!c->closing && rs_presence_reason(c->presence) != NULL)
     return give_up(c, w->call);
   RS_TRY(check_node(c));
   if (rs_late(c->since != 0 ? c->since : w->since, c->base.timeout_ms))
     return give_up(c, w->call);
   if (now - w->looked >= RS_NCCL_LOOK_NS) {
     w->looked = now;
-    rs_roll_wait(c->roll);
-    rs_comm_await(&c->base, rs_roll_absent(c->roll, 0, NULL, RS_AWAITED, few), few);
+    rs_presence_wait(c->presence);
+    rs_comm_await(&c->base, rs_presence_absent(c->presence, 0, NULL, RS_AWAITED, few), few);
   }
   if (rs_comm_poll(&c->base, w->since))
     return rs_comm_error_ended();

@@ -10,7 +10,7 @@
  * communicator's own error. After the deadline the communicator is given up, and revoked or aborted unless it is
  * borrowed, which ends its kernels. NCCL alone decides what becomes of a peer's kernels when a process died.
  *
- * NCCL does not tell for whom it waits. Ranks of a node do, by words that they share (comm/roll.h). */
+ * NCCL does not tell for whom it waits. Ranks of a node do, by what they share (comm/presence.h). */
 #include "comm/nccl/nccl.h"
 
 #include "base/range.h"
@@ -153,10 +153,10 @@ static reshard_status connect_peers(rs_nccl *c, const rs_links *links) {
 
 static reshard_status nccl_connect(reshard_comm comm, const rs_links *links) {
   rs_nccl *c = rs_nccl_of(comm);
-  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
+  rs_presence_come(c->presence, RS_PRESENCE_STEP, 0);
   RS_TRY(connect_peers(c, links));
   RS_TRY(rs_nccl_end_after_error(c, rs_nccl_record_gathered(c)));
-  rs_roll_pass(c->roll);
+  rs_presence_pass(c->presence);
   return RESHARD_SUCCESS;
 }
 
@@ -175,13 +175,15 @@ static reshard_status nccl_meet(reshard_comm comm, const rs_meeting *m) {
   }
   RS_TRY(rs_nccl_check_call(c));
   if (m->scope == RS_MEET_BEGIN)
-    rs_roll_come(c->roll, RS_ROLL_CALL, rs_calls_made(&comm->log.calls));
+    rs_presence_come(c->presence, RS_PRESENCE_CALL, rs_calls_made(&comm->log.calls));
   return RESHARD_SUCCESS;
 }
 
 static reshard_status nccl_look(reshard_comm comm) { return rs_nccl_check_call(rs_nccl_of(comm)); }
 
-static int64_t nccl_absent(reshard_comm comm, int64_t *ranks) { return rs_roll_missing(rs_nccl_of(comm)->roll, ranks); }
+static int64_t nccl_absent(reshard_comm comm, int64_t *ranks) {
+  return rs_presence_missing(rs_nccl_of(comm)->presence, ranks);
+}
 
 /* Where the rank ends its calls NCCL goes on: work that streams have been given may be under way. */
 static bool nccl_end(reshard_comm comm, rs_end what) {
@@ -193,7 +195,7 @@ static bool nccl_end(reshard_comm comm, rs_end what) {
   if (what == RS_END_STREAMS)
     rs_nccl_stop(c);
   if (what == RS_END_CALLS)
-    rs_roll_leave(c->roll);
+    rs_presence_leave(c->presence);
   return false;
 }
 

@@ -4,16 +4,16 @@
 
 #include "comm/comm.h"
 #include "comm/nccl/load.h"
-#include "comm/roll.h"
+#include "comm/presence.h"
 #include "comm/split.h"
 
 #include <pthread.h>
 
 /* Record of a rank in an all-gather: always of this size, so that ranks that make different calls see it. */
 typedef struct rs_nccl_record {
-  int32_t device;     /* GPU of the rank ... */
-  uint64_t process;   /* ... in its process: ranks of one number are mostly in one process */
-  rs_roll_offer roll; /* of the part that a split has made for the rank, else of this communicator */
+  int32_t device;             /* GPU of the rank ... */
+  uint64_t process;           /* ... in its process: ranks of one number are mostly in one process */
+  rs_presence_offer presence; /* of the part that a split has made for the rank, else of this communicator */
   rs_visit visit;
 } rs_nccl_record;
 
@@ -38,8 +38,8 @@ typedef struct rs_nccl {
   atomic_bool handed;    /* NCCL has a call that no event comes after yet, and may launch it later */
   rs_nccl_record *mine, *all; /* pinned; [1], [size] */
   rs_nccl_record *device_mine, *device_all;
-  rs_roll *roll;        /* NCCL does not tell which ranks have not come */
-  struct rs_nccl *part; /* that a split has made, whose ranks see each other after the next all-gather; NULL: none */
+  rs_presence *presence; /* NCCL does not tell which ranks have not come */
+  struct rs_nccl *part;  /* that a split has made, whose ranks see each other after the next all-gather; NULL: none */
   const int64_t *part_ranks; /* [its size] in this communicator, also where it could not be made; NULL: in none */
   char *packed;              /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
   ncclComm_t *split;         /* where NCCL puts what a split makes when that is done, ... */

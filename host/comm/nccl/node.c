@@ -56,9 +56,9 @@ static reshard_status look_at_whole(reshard_comm comm) {
   rs_nccl *c = rs_nccl_of(comm);
   ncclResult_t state;
   RS_TRY(rs_nccl_check_call(c));
-  const char *reason = rs_roll_reason(c->roll);
+  const char *reason = rs_presence_reason(c->presence);
   if (reason != NULL)
-    return rs_error(RESHARD_ERROR_PEER, "%.*s", RS_ROLL_REASON, reason);
+    return rs_error(RESHARD_ERROR_PEER, "%.*s", RS_PRESENCE_REASON, reason);
   return rs_nccl_get_async_error(c, "opening a node", &state);
 }
 
@@ -67,8 +67,8 @@ static void tell_end(rs_nccl *c) {
   char text[64];
   print_end(c, text);
   if (c->ended) /* with an error of NCCL's, or by an abort */
-    (void)rs_roll_conclude(c->roll, c->lost != RESHARD_SUCCESS ? c->lost : RESHARD_ERROR_PEER,
-                           c->lost != RESHARD_SUCCESS ? c->why : text);
+    (void)rs_presence_conclude(c->presence, c->lost != RESHARD_SUCCESS ? c->lost : RESHARD_ERROR_PEER,
+                               c->lost != RESHARD_SUCCESS ? c->why : text);
 }
 
 /* Local. Lists the ranks of this node, and prepares its communicator. After an error the caller frees what there is. */
@@ -101,7 +101,7 @@ static void take_node(rs_nccl *c, int64_t *numbers, struct rs_import **imports, 
     imports[r] = numbers[r] >= 0 ? node->base.memory.imports[numbers[r]] : NULL;
   c->numbers = numbers;
   c->base.memory.imports = imports;
-  c->base.memory.elsewhere = true;
+  c->base.memory.multi_node = true;
   c->base.waits.ended = node->base.waits.ended;
   c->base.waits.late = node->base.waits.late;
   pthread_mutex_lock(&c->mutex);

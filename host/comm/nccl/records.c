@@ -87,14 +87,15 @@ static reshard_status allgather_records(rs_nccl *c) {
 
 reshard_status rs_nccl_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all) {
   rs_nccl *c = rs_nccl_of(comm);
-  rs_roll *roll = c->part_ranks == NULL ? c->roll : c->part != NULL ? c->part->roll : NULL;
+  rs_presence *presence = c->part_ranks == NULL ? c->presence : c->part != NULL ? c->part->presence : NULL;
   RS_TRY(rs_nccl_check_call(c)); /* the stream may still read the record */
-  *c->mine = (rs_nccl_record){.device = comm->device->index, .process = c->process, .roll = rs_roll_own_offer(roll)};
+  *c->mine = (rs_nccl_record){
+      .device = comm->device->index, .process = c->process, .presence = rs_presence_own_offer(presence)};
   rs_visit_fill(comm, &c->mine->visit, bytes, mine, bytes);
-  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
+  rs_presence_come(c->presence, RS_PRESENCE_STEP, 0);
   RS_TRY(rs_nccl_end_handed(c, allgather_records(c)));
-  rs_roll_pass(c->roll);
-  rs_roll_join(roll, &c->all[0].roll, sizeof *c->all, c->part_ranks);
+  rs_presence_pass(c->presence);
+  rs_presence_join(presence, &c->all[0].presence, sizeof *c->all, c->part_ranks);
   RS_TRY(rs_visits_compare(comm, &c->all[0].visit, sizeof *c->all));
   RS_TRY(open_storage(c));
   rs_visits_pack(comm, bytes, c->packed);

@@ -49,7 +49,7 @@ void rs_nccl_stop(rs_nccl *c) {
 /* The call itself, and until it is through. list: the lost ranks as NCCL wants them. */
 static reshard_status call_shrink(rs_nccl *c, const rs_split_group *group, int *list, int flags) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  char missing[RS_ROLL_TEXT];
+  char missing[RS_PRESENCE_TEXT];
   config.blocking = 0;
   ncclResult_t result = ncclInvalidUsage;
   pthread_mutex_lock(&c->mutex);
@@ -64,7 +64,7 @@ static reshard_status call_shrink(rs_nccl *c, const rs_split_group *group, int *
     result = rs_nccl_wait_for_ended(c, c->base.timeout_ms);
   if (result == ncclInProgress)
     return rs_comm_error_timeout(&c->base, "ncclCommShrink", c->base.timeout_ms,
-                                 rs_roll_text(c->roll, group->nlost, group->lost, missing));
+                                 rs_presence_text(c->presence, group->nlost, group->lost, missing));
   return result == ncclSuccess ? RESHARD_SUCCESS : rs_nccl_error(&c->api, c->nccl, result, "ncclCommShrink");
 }
 
@@ -73,7 +73,7 @@ static reshard_status shrink_nccl(rs_nccl *c, const rs_split_group *group, ncclC
   rs_cuda_before previous;
   int *list = NULL, flags = NCCL_SHRINK_DEFAULT;
   RS_TRY(rs_alloc(&list, group->nlost, sizeof *list));
-  rs_roll_come(c->roll, RS_ROLL_SHRINK, 0);
+  rs_presence_come(c->presence, RS_PRESENCE_SHRINK, 0);
   for (int64_t i = 0; i < group->nlost; i++)
     list[i] = (int)group->lost[i];
   reshard_status status = prepare_shrink(c, &flags);

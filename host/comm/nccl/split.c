@@ -12,7 +12,7 @@ static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclCo
   rs_cuda_before previous;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  rs_roll_come(c->roll, RS_ROLL_STEP, 0);
+  rs_presence_come(c->presence, RS_PRESENCE_STEP, 0);
   rs_nccl_abort(c, *c->split); /* of an earlier one that failed, and has been through since */
   *c->split = NULL;
   RS_TRY(rs_cuda_enter(c->base.device, &previous));
@@ -26,7 +26,7 @@ static reshard_status split_nccl(rs_nccl *c, const rs_split_group *group, ncclCo
   }
   rs_cuda_leave(previous);
   if (status == RESHARD_SUCCESS)
-    rs_roll_pass(c->roll);
+    rs_presence_pass(c->presence);
   if (!c->ended) {
     *out = *c->split;
     *c->split = NULL;

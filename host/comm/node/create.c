@@ -400,7 +400,7 @@ reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address 
   /* Ranks that all have a core may wait a little before they sleep: without that a meeting costs as much as some
    * copies. */
   c->spins = c->base.size <= rs_device_cpu_cores() ? SPINS : 0;
-  c->base.messages.mailed = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
+  c->base.messages.eager_limit = c->spins == 0 && !c->base.device->streams->asynchronous ? RS_NODE_MAILED : 0;
   return status;
 }
 

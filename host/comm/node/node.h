@@ -6,7 +6,7 @@
  * between them, open as long as the communicator, tell that at once; descriptors of memory are passed over them.
  *
  * On GPUs ranks open each other's arrays (exec/direct), or send messages through mailboxes in memory of the GPUs
- * (streams.c). Streams meet by words there (kernels/meet.h). Hosts do not meet to execute: each shows in the
+ * (streams.c). Streams meet by flags there (kernels/barrier.h). Hosts do not meet to execute: each shows in the
  * block what it gives to a stream, and looks at what others have shown. The block is pinned, so that a kernel which
  * polls sees the end of the communicator. Of a peer that did not come, or came with another transfer, it tells in its
  * rank's part. The rank's next call ends the communicator. */

@@ -31,7 +31,7 @@ typedef struct opened_box {
 } opened_box;
 
 struct rs_node_boxes {
-  rs_stream_meeting *meeting; /* with room for the slots */
+  rs_stream_barrier *barrier; /* with room for the slots */
   int64_t slot;
   opened_box *opened; /* [size - 1] by peer */
   bool *with;         /* [size - 1] */
@@ -58,8 +58,8 @@ static void free_boxes(rs_node *c) {
   rs_device *device = c->base.device;
   if (b == NULL)
     return;
-  if (b->meeting != NULL)
-    device->processes->destroy(device, b->meeting);
+  if (b->barrier != NULL)
+    device->processes->destroy(device, b->barrier);
   for (int64_t i = 0; b->opened != NULL && i < c->base.size - 1; i++)
     device->processes->close(device, &b->opened[i].memory, b->opened[i].at);
   if (b->end != NULL)
@@ -74,7 +74,7 @@ static void free_boxes(rs_node *c) {
 }
 
 /* Local. After an error the caller frees what there is. */
-static reshard_status alloc_boxes(rs_node *c, rs_shared_words *mine) {
+static reshard_status alloc_boxes(rs_node *c, rs_shared_flags *mine) {
   rs_device *device = c->base.device;
   int64_t peers = c->base.size - 1;
   RS_TRY(rs_alloc_zero(&c->boxes, 1, sizeof *c->boxes));
@@ -84,13 +84,13 @@ static reshard_status alloc_boxes(rs_node *c, rs_shared_words *mine) {
   RS_TRY(rs_alloc(&c->boxes->spans, peers, sizeof *c->boxes->spans));
   RS_TRY(device->streams->event_create(device, &c->boxes->end));
   RS_TRY(device->streams->event_create(device, &c->boxes->captured_end));
-  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.waits.meetings,
-                                   &c->boxes->meeting, mine);
+  return device->processes->create(device, c->base.size, 2 * peers * c->boxes->slot, &c->base.waits.barriers,
+                                   &c->boxes->barrier, mine);
 }
 
 /* Descriptors on their way: of this rank's memory, and of the others'. */
 typedef struct boxes_passing {
-  const rs_shared_words *words; /* [size] */
+  const rs_shared_flags *flags; /* [size] */
   int *files;                   /* [size]; -1: none has come */
   bool *sent, *taken;           /* [size]; this rank's own are true */
   int own;
@@ -108,7 +108,7 @@ static void note_error(boxes_passing *p, reshard_status status) {
 
 static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
   bool done;
-  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->words[c->base.rank].memory.number, p->own, &done);
+  reshard_status status = rs_node_pass(&c->base, rank, p->since, p->flags[c->base.rank].memory.number, p->own, &done);
   note_error(p, status);
   p->sent[rank] = done || status != RESHARD_SUCCESS;
   if (done)
@@ -119,7 +119,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
   uint64_t number = 0;
   bool done;
   reshard_status status = rs_node_take(&c->base, rank, p->since, &number, &p->files[rank], &done);
-  if (done && status == RESHARD_SUCCESS && number != p->words[rank].memory.number)
+  if (done && status == RESHARD_SUCCESS && number != p->flags[rank].memory.number)
     status = rs_error(RESHARD_ERROR_INTERNAL, "rank %lld passes on other memory than its mailboxes", (long long)rank);
   note_error(p, status);
   p->taken[rank] = done || status != RESHARD_SUCCESS;
@@ -129,7 +129,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
 
 static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
   rs_device *device = c->base.device;
-  note_error(p, device->processes->file(device, p->words[c->base.rank].memory.number, &p->own));
+  note_error(p, device->processes->file(device, p->flags[c->base.rank].memory.number, &p->own));
   p->since = rs_now_ns();
   for (bool more = true; more;) {
     more = false;
@@ -155,10 +155,10 @@ static reshard_status open_boxes(rs_node *c, const boxes_passing *p, int64_t *pe
     opened_box *box = &c->boxes->opened[i];
     if (r == c->base.rank)
       continue;
-    box->memory = p->words[r].memory;
+    box->memory = p->flags[r].memory;
     RS_TRY(device->processes->open(device, &box->memory, p->files[r], &box->at));
     peers[i] = r;
-    theirs[i] = (char *)box->at + p->words[r].inside;
+    theirs[i] = (char *)box->at + p->flags[r].inside;
   }
   return RESHARD_SUCCESS;
 }
@@ -169,24 +169,24 @@ static reshard_status connect_boxes(rs_node *c, const boxes_passing *p) {
   RS_TRY(rs_alloc(&peers, n, sizeof *peers));
   reshard_status status = rs_alloc((void *)&theirs, n, sizeof *theirs);
   RS_THEN(status, open_boxes(c, p, peers, theirs));
-  const rs_stream_meeting_terms terms = {.rank = c->base.rank,
+  const rs_stream_barrier_terms terms = {.rank = c->base.rank,
                                          .npeers = n,
                                          .peers = peers,
-                                         .words = theirs,
+                                         .flags = theirs,
                                          .ended = c->base.waits.ended,
                                          .late = c->base.waits.late,
                                          .timeout_ms = c->base.timeout_ms};
-  RS_THEN(status, c->base.device->processes->connect(c->base.device, c->boxes->meeting, &terms));
+  RS_THEN(status, c->base.device->processes->connect(c->base.device, c->boxes->barrier, &terms));
   free(theirs);
   free(peers);
   return status;
 }
 
 /* Local, with room for what passing takes. */
-static reshard_status alloc_passing(rs_node *c, boxes_passing *p, rs_shared_words **words) {
+static reshard_status alloc_passing(rs_node *c, boxes_passing *p, rs_shared_flags **flags) {
   int64_t n = c->base.size;
-  RS_TRY(rs_alloc(words, n, sizeof **words));
-  p->words = *words;
+  RS_TRY(rs_alloc(flags, n, sizeof **flags));
+  p->flags = *flags;
   RS_TRY(rs_alloc(&p->files, n, sizeof *p->files));
   for (int64_t r = 0; r < n; r++)
     p->files[r] = -1;
@@ -209,25 +209,25 @@ static void free_passing(rs_node *c, const boxes_passing *p) {
 
 reshard_status rs_node_boxes_make(rs_node *c) {
   boxes_passing p = {.own = -1};
-  rs_shared_words mine = {.inside = 0}, *words = NULL;
+  rs_shared_flags mine = {.inside = 0}, *flags = NULL;
   const void *all;
   if (c->boxes != NULL || c->base.size == 1)
     return RESHARD_SUCCESS;
-  reshard_status status = alloc_passing(c, &p, &words);
+  reshard_status status = alloc_passing(c, &p, &flags);
   RS_THEN(status, alloc_boxes(c, &mine));
   status = rs_comm_agree(&c->base, status);
   RS_THEN(status, rs_comm_allgather(&c->base, &mine, sizeof mine, &all));
   if (status == RESHARD_SUCCESS) {
-    memcpy(words, all, (size_t)c->base.size * sizeof *words);
+    memcpy(flags, all, (size_t)c->base.size * sizeof *flags);
     status = pass_boxes(c, &p);
     RS_THEN(status, connect_boxes(c, &p));
     if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
       status = rs_comm_agree(&c->base, status);
   }
   free_passing(c, &p);
-  free(words);
+  free(flags);
   if (status == RESHARD_SUCCESS)
-    c->base.waits.meeting = c->boxes->meeting;
+    c->base.waits.barrier = c->boxes->barrier;
   else
     free_boxes(c);
   return status;
@@ -236,7 +236,7 @@ reshard_status rs_node_boxes_make(rs_node *c) {
 /* Kernels of peers may come to this rank's memory still where the communicator has ended. A peer's mapping keeps the
  * memory for them, so nobody is waited for. */
 void rs_node_boxes_free(rs_node *c) {
-  c->base.waits.meeting = NULL;
+  c->base.waits.barrier = NULL;
   free_boxes(c);
 }
 
@@ -246,7 +246,7 @@ void rs_node_boxes_free(rs_node *c) {
 static char *slot_of(const rs_node *c, int64_t from, int64_t to, int64_t chunk) {
   const struct rs_node_boxes *b = c->boxes;
   int64_t me = c->base.rank;
-  char *room = c->base.device->processes->room(b->meeting, from == me ? -1 : peer_of(me, from));
+  char *room = c->base.device->processes->room(b->barrier, from == me ? -1 : peer_of(me, from));
   return room + (2 * peer_of(from, to) + chunk % 2) * b->slot;
 }
 
@@ -266,7 +266,7 @@ static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending,
     b->spans[listed++] =
         sending ? (rs_span){p->at + at, slot, bytes, true} : (rs_span){slot, p->at + at, bytes, p->staged};
   }
-  return listed > 0 ? device->processes->copy(device, b->meeting, listed, b->spans, total_bytes, turn->stream)
+  return listed > 0 ? device->processes->copy(device, b->barrier, listed, b->spans, total_bytes, turn->stream)
                     : RESHARD_SUCCESS;
 }
 
@@ -293,15 +293,15 @@ static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   int64_t chunks = count_chunks(b, turn);
-  const uint32_t subject = (uint32_t)c->base.meets.subject; /* ranks that execute different transfers find that out */
+  const uint32_t key = (uint32_t)c->base.meets.transfer; /* ranks that execute different transfers find that out */
   for (int64_t k = 0; k < chunks; k++) {
     RS_TRY(copy_chunks(c, turn, true, k, total_bytes));
     mark_peers(c, turn, k);
-    RS_TRY(rs_stream_meet(device, b->meeting, b->with, subject, turn->stream, RS_EDGE("slots after peers")));
+    RS_TRY(rs_stream_meet(device, b->barrier, b->with, key, turn->stream, RS_EDGE("slots after peers")));
     RS_TRY(copy_chunks(c, turn, false, k, total_bytes));
   }
   mark_peers(c, turn, 0);
-  return rs_stream_meet(device, b->meeting, b->with, subject, turn->stream, RS_EDGE("slots again after peers"));
+  return rs_stream_meet(device, b->barrier, b->with, key, turn->stream, RS_EDGE("slots again after peers"));
 }
 
 /* Exchanges of one capture follow one another, and so do those outside of graphs. The launches of graphs are put in

@@ -58,7 +58,7 @@ static reshard_status end_different(rs_node *c, int64_t rank) {
 }
 
 /* caller: of the rank that waits in a meeting. */
-static reshard_status end_elsewhere(rs_node *c, int64_t executes, int64_t meets, const rs_stamp *caller) {
+static reshard_status end_other_call(rs_node *c, int64_t executes, int64_t meets, const rs_stamp *caller) {
   return rs_node_give_up(c,
                          rs_error(RESHARD_ERROR_MISMATCH,
                                   "ranks %lld and %lld make different calls: rank %lld executes a transfer, rank %lld "
@@ -97,7 +97,7 @@ static reshard_status node_show(reshard_comm comm, uint64_t key, bool reads_othe
       continue;
     bool waits = c->block->came[r] > c->meetings; /* for this one, and gives nothing meanwhile */
     if (waits && c->ranks[r].executes.given <= number)
-      return end_elsewhere(c, comm->rank, r, &c->ranks[r].visits[(c->meetings + 1) % 2].caller);
+      return end_other_call(c, comm->rank, r, &c->ranks[r].visits[(c->meetings + 1) % 2].caller);
     RS_TRY(compare_executes(c, r));
   }
   return RESHARD_SUCCESS;
@@ -108,7 +108,7 @@ static reshard_status look_at_executes(rs_node *c) {
   for (int64_t r = 0; r < c->base.size; r++) {
     bool more = c->ranks[r].executes.given > rs_node_own_rank(c)->executes.given;
     if (more && c->block->came[r] < c->meetings && is_comparable(c, r))
-      return end_elsewhere(c, r, c->base.rank, &visit_of(c, c->base.rank)->caller);
+      return end_other_call(c, r, c->base.rank, &visit_of(c, c->base.rank)->caller);
   }
   return RESHARD_SUCCESS;
 }

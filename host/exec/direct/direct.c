@@ -7,7 +7,7 @@
  *
  * Ranks that are processes do the same, each for itself, where all sources lie in memory that the others have mapped.
  * They meet twice in an execute: no source is read before its rank has come, and none after a rank has returned. On
- * GPUs their streams meet, by words in memory of the GPUs, and no host waits. */
+ * GPUs their streams meet, by flags in memory of the GPUs, and no host waits. */
 #include "device/stream.h"
 #include "device/trace.h"
 #include "exec/arrays.h"
@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool direct_applicable(reshard_comm comm, reshard_path wish) {
-  (void)wish;
-  return comm->memory.direct || (comm->memory.imports != NULL && !comm->memory.elsewhere);
+static bool direct_applicable(reshard_comm comm, reshard_path asked) {
+  (void)asked;
+  return comm->memory.direct || (comm->memory.imports != NULL && !comm->memory.multi_node);
 }
 
 static bool between_processes(reshard_comm comm) { return !comm->memory.direct; }
@@ -94,7 +94,7 @@ static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, con
   copies->deal = between_processes(t->comm);
   RS_TRY(rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
   int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
-  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.meeting, &binding->keep)
+  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.barrier, &binding->keep)
                             : RESHARD_SUCCESS;
 }
 
@@ -116,7 +116,7 @@ static reshard_status direct_run(rs_execution *x) {
   rs_device *device = comm->device;
   bool apart = between_processes(comm), shown = x->t[0]->cached != NULL; /* in a meeting of this call */
   if (apart && !shown) /* within another call `together` is no meeting */
-    RS_TRY(comm->meets.subject != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
+    RS_TRY(comm->meets.transfer != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
   rs_trace_work(device, NULL, "copy", -1, rs_execution_copied(x, device));
   reshard_status status = device->work->run(device, 1, programs_of(&x->t[0]->binding), NULL);
   rs_trace_worked(device, NULL);

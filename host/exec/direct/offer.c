@@ -19,7 +19,7 @@ void rs_offers_free(rs_offers *offers) {
   for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
     rs_remote_sources_free(offers->offer[r]);
   free(offers->offer);
-  free(offers->words);
+  free(offers->flags);
   free(offers);
 }
 
@@ -31,7 +31,7 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->n = comm->size;
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
-  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->words, made->n, sizeof *made->words), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->flags, made->n, sizeof *made->flags), fail);
   RS_TRY_GOTO(status, rs_mappings_create(comm, &made->mappings), fail);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     int64_t rank = plan->peers.at[i].rank;
@@ -39,7 +39,7 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
     if (comm->memory.imports[rank] == NULL)
       continue;
     if (meet)
-      RS_TRY_GOTO(status, rs_remote_words_open(rank, theirs, made->mappings, &made->words[rank]), fail);
+      RS_TRY_GOTO(status, rs_remote_flags_open(rank, theirs, made->mappings, &made->flags[rank]), fail);
     if (plan->peers.at[i].received > 0)
       RS_TRY_GOTO(status,
                   rs_remote_sources_read(plan, rank, theirs, all->first[rank + 1] - all->first[rank], made->mappings,
@@ -69,18 +69,18 @@ static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s 
 }
 
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_words *words,
+                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_flags *flags,
                                   rs_offers **offers) {
   char *mine = NULL;
   int64_t size = 0;
   rs_strings *all;
-  RS_THEN(status, rs_remote_sources_write(comm, plan, arrays, sources, words, &mine, &size));
+  RS_THEN(status, rs_remote_sources_write(comm, plan, arrays, sources, flags, &mine, &size));
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);
   rs_offers *made = NULL;
   status = pass_files(comm, plan, all);
-  RS_THEN(status, read_offers(comm, plan, all, words != NULL, &made));
+  RS_THEN(status, read_offers(comm, plan, all, flags != NULL, &made));
   if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
     status = rs_agree(comm, status);
   if (status == RESHARD_SUCCESS) {

@@ -297,10 +297,10 @@ reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *pla
     const rs_peer *p = &plan->peers.at[i];
     peer_rank *peer = &peers->ranks[p->rank];
     const rs_peer_list *theirs = &peers->lists[p->rank];
-    passing with = {.rank = p->rank, .last = p->sent > 0 ? state.mine->n : state.mine->nwords};
+    passing with = {.rank = p->rank, .last = p->sent > 0 ? state.mine->n : state.mine->nflags};
     if (comm->memory.imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
-    with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nwords);
+    with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nflags);
     rs_error_keep(&state.first, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
     peers->passing[n++] = with;
   }

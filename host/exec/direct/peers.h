@@ -13,7 +13,7 @@ typedef struct rs_peer_list {
   int64_t n, stride;
   const char *live; /* [nlive] numbers of what this rank has passed on and not freed, not aligned */
   int64_t nlive;
-  int64_t nwords; /* first ones of the memory that all peers open, also those that read no sources */
+  int64_t nflags; /* first ones of the memory that all peers open, also those that read no sources */
 } rs_peer_list;
 
 /* Local: makes room for passing on up to so many descriptors to each rank, so that passing needs no memory. Gives the

@@ -14,7 +14,7 @@ typedef struct source_header {
   int64_t segments, buffers;
   int64_t strided; /* 1: lists of strides follow the buffers, RESHARD_MAX_DIMS each */
   int64_t live;    /* numbers behind them: rs_peer_list.live */
-  int64_t words;   /* 1: the first segment has the words of a meeting of GPUs */
+  int64_t flags;   /* 1: the first segment has the flags of a barrier of GPUs */
   int64_t inside;  /* their place in it */
 } source_header;
 
@@ -96,17 +96,17 @@ static void put_bytes(char **at, const void *bytes, size_t size) {
   *at += size;
 }
 
-/* A segment with the words of a meeting is before those of the sources. */
+/* A segment with the flags of a barrier is before those of the sources. */
 reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_plan_s *plan, const rs_arrays *arrays,
-                                       const rs_sources *sources, const rs_shared_words *words, char **bytes,
+                                       const rs_sources *sources, const rs_shared_flags *flags, char **bytes,
                                        int64_t *size) {
-  int64_t own = words != NULL, nlive = 0;
+  int64_t own = flags != NULL, nlive = 0;
   char *made = NULL;
   uint64_t *live = NULL;
   if (comm->device->processes != NULL)
     RS_TRY(rs_peers_prepare(comm, sources->segments.n + own, &live, &nlive));
   bool strided = arrays->src_strides != NULL;
-  const source_header header = {own + sources->segments.n, plan->nsrc, strided, nlive, own, own ? words->inside : 0};
+  const source_header header = {own + sources->segments.n, plan->nsrc, strided, nlive, own, own ? flags->inside : 0};
   const size_t row = RESHARD_MAX_DIMS * sizeof(int64_t);
   *size =
       (int64_t)(sizeof header + (size_t)header.segments * sizeof(rs_source_memory) +
@@ -116,7 +116,7 @@ reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_p
     char *at = made;
     put_bytes(&at, &header, sizeof header);
     if (own)
-      put_bytes(&at, &(rs_source_memory){.exported = words->memory}, sizeof(rs_source_memory));
+      put_bytes(&at, &(rs_source_memory){.exported = flags->memory}, sizeof(rs_source_memory));
     put_bytes(&at, sources->segments.at, (size_t)sources->segments.n * sizeof(rs_source_memory));
     for (int64_t i = 0; i < plan->nsrc; i++) {
       rs_source_buffer b = sources->buffers[i];
@@ -252,7 +252,7 @@ static rs_source_buffer read_buffer(const source_parts *p, int64_t i) {
   return b;
 }
 
-/* The error of a segment that could not be mapped, with the tensor of its first buffer; the words of a meeting have
+/* The error of a segment that could not be mapped, with the tensor of its first buffer; the flags of a barrier have
  * none. */
 static reshard_status refuse_segment(reshard_status status, const remote_offer *f, const source_parts *p,
                                      int64_t segment) {
@@ -306,7 +306,7 @@ bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list)
   list->n = header.segments;
   list->live = bytes + size - header.live * (int64_t)sizeof(uint64_t);
   list->nlive = header.live;
-  list->nwords = header.words;
+  list->nflags = header.flags;
   return true;
 }
 
@@ -328,15 +328,15 @@ reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t
   return status;
 }
 
-reshard_status rs_remote_words_open(int64_t rank, const char *bytes, rs_mappings *m, void **words) {
+reshard_status rs_remote_flags_open(int64_t rank, const char *bytes, rs_mappings *m, void **flags) {
   source_header header;
   rs_source_memory memory;
   const char *at;
   memcpy(&header, bytes, sizeof header);
-  if (header.words == 0)
-    return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld tells of no words to meet by", (long long)rank);
+  if (header.flags == 0)
+    return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld tells of no flags to meet by", (long long)rank);
   memcpy(&memory, bytes + sizeof header, sizeof memory);
   RS_TRY(map_one(m, rank, &memory, &at));
-  *words = (char *)at + header.inside;
+  *flags = (char *)at + header.inside;
   return RESHARD_SUCCESS;
 }

@@ -204,7 +204,7 @@ reshard_status rs_packer_compile(packer *p, rs_copies *copies, rs_program **prog
   *program = NULL;
   if (copies->copy.n == 0)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_binding_compile(p->transfer, p->binding, copies, p->plan->info.bytes, comm->waits.meeting, program));
+  RS_TRY(rs_binding_compile(p->transfer, p->binding, copies, p->plan->info.bytes, comm->waits.barrier, program));
   p->binding->info.copies += comm->device->work->count(*program);
   copies->copy.n = copies->axis.n = 0;
   copies->bytes = 0;
@@ -362,8 +362,8 @@ static reshard_status make_keep(packer *p) {
                               : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
   RS_THEN(status, rs_packer_compile(p, &kept, &p->binding->keep));
   if (status == RESHARD_SUCCESS && p->binding->keep != NULL &&
-      p->transfer->streams.meeting != NULL) /* it reads others' memory */
-    p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->streams.meeting);
+      p->transfer->streams.barrier != NULL) /* it reads others' memory */
+    p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->streams.barrier);
   rs_copies_free(&kept);
   return status;
 }

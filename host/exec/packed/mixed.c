@@ -16,16 +16,16 @@
  * meeting to their GPU before the first round, so that none that waits is ahead of what it waits for. */
 #include "exec/packed/packed.h"
 
-/* No GPU has told yet if it is faster there, so it is taken by a wish alone. */
-static bool mixed_applicable(reshard_comm comm, reshard_path wish) {
+/* No GPU has told yet if it is faster there, so it is taken where it is asked for alone. */
+static bool mixed_applicable(reshard_comm comm, reshard_path asked) {
   if (rs_comm_opens_nodes(comm))
-    return wish == RESHARD_PATH_MIXED;
-  return comm->memory.imports != NULL && comm->memory.elsewhere;
+    return asked == RESHARD_PATH_MIXED;
+  return comm->memory.imports != NULL && comm->memory.multi_node;
 }
 
 static reshard_status mixed_run(rs_execution *x) {
   reshard_comm comm = x->t[0]->comm;
-  if (comm->meets.subject == 0 && x->t[0]->cached == NULL)
+  if (comm->meets.transfer == 0 && x->t[0]->cached == NULL)
     RS_TRY(rs_offers_meet(comm, x->t[0]->key));
   reshard_status status = rs_packed_run(x);
   RS_THEN(status, rs_comm_meet_node(comm, x->t[0]->key));

@@ -19,8 +19,8 @@
 #include <string.h>
 
 /* Mailboxes are memory of the CPU. */
-static bool packed_applicable(reshard_comm comm, reshard_path wish) {
-  (void)wish;
+static bool packed_applicable(reshard_comm comm, reshard_path asked) {
+  (void)asked;
   return comm->messages.mailbox == 0 || !comm->device->streams->asynchronous;
 }
 
@@ -108,7 +108,7 @@ static int64_t received_bytes(const rs_execution *x, const rs_device *device) {
 }
 
 /* The next round; *more: there was one. beside: of the one rank that executes; NULL: nothing. */
-static reshard_status run_round(const rs_execution *x, const rs_beside *beside, bool *more) {
+static reshard_status run_round(const rs_execution *x, const rs_overlapped *overlapped, bool *more) {
   reshard_transfer t = x->t[0];
   rs_device *device = t->comm->device;
   int64_t number = rs_packed_next_round(x);
@@ -117,7 +117,7 @@ static reshard_status run_round(const rs_execution *x, const rs_beside *beside, 
     return RESHARD_SUCCESS;
   rs_trace_work(device, NULL, "round", number, received_bytes(x, device));
   int64_t bytes = t->plan->info.bytes;
-  t->team.turns[0].beside = beside;
+  t->team.turns[0].overlapped = overlapped;
   reshard_status status = rs_comm_exchange(x->n, t->team.turns, bytes, number);
   rs_trace_worked(device, NULL);
   return status;
@@ -140,10 +140,10 @@ static reshard_status keep_own(const void *user) {
  * have met. Sources of others are read beside its messages: the node meets again after that, and waits for both. */
 reshard_status rs_packed_run(rs_execution *x) {
   reshard_transfer t = x->t[0];
-  const rs_beside beside = {keep_own, x, t->key};
+  const rs_overlapped overlapped = {keep_own, x, t->key};
   bool reads = t->path->reads_others, more;
   memset(t->team.cursor, 0, (size_t)x->n * sizeof *t->team.cursor);
-  reshard_status status = run_round(x, reads ? &beside : NULL, &more);
+  reshard_status status = run_round(x, reads ? &overlapped : NULL, &more);
   if (status == RESHARD_SUCCESS && !more)
     status = rs_comm_meet(t->comm);
   if (!reads || !more)

@@ -24,8 +24,8 @@ static bool is_of_malloc(const struct reshard_transfer_s *t, const rs_record *al
   return any;
 }
 
-/* Local: takes the words of the peers, by whose execute a rank's stream waits for theirs. */
-static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
+/* Local: takes the flags of the peers, by whose execute a rank's stream waits for theirs. */
+static reshard_status connect_barrier(reshard_transfer t, void *const *flags) {
   int64_t *peers, n = 0;
   void **theirs = NULL;
   RS_TRY(rs_alloc(&peers, t->plan->peers.n, sizeof *peers));
@@ -35,40 +35,40 @@ static reshard_status connect_meeting(reshard_transfer t, void *const *words) {
     if (t->comm->memory.imports[rank] == NULL)
       continue;
     peers[n] = rank;
-    theirs[n++] = words[rank];
+    theirs[n++] = flags[rank];
   }
-  const rs_stream_meeting_terms terms = {.rank = t->comm->rank,
+  const rs_stream_barrier_terms terms = {.rank = t->comm->rank,
                                          .npeers = n,
                                          .peers = peers,
-                                         .words = theirs,
+                                         .flags = theirs,
                                          .ended = t->comm->waits.ended,
                                          .late = t->comm->waits.late,
                                          .timeout_ms = t->comm->timeout_ms};
-  RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->streams.meeting, &terms));
+  RS_THEN(status, t->comm->device->processes->connect(t->comm->device, t->streams.barrier, &terms));
   free(theirs);
   free(peers);
   return status;
 }
 
-/* Binds where ranks are processes, each of which maps the others' sources. Those with GPUs make their meeting with it,
+/* Binds where ranks are processes, each of which maps the others' sources. Those with GPUs make their barrier with it,
  * once. */
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   reshard_comm comm = t->comm;
   const rs_device_processes *processes = comm->device->processes;
   rs_offers *offers;
   const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
-  bool first = t->streams.used && t->streams.meeting == NULL;
+  bool first = t->streams.used && t->streams.barrier == NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (first)
     status =
-        processes->create(comm->device, comm->size, 0, &comm->waits.meetings, &t->streams.meeting, &t->streams.words);
+        processes->create(comm->device, comm->size, 0, &comm->waits.barriers, &t->streams.barrier, &t->streams.flags);
   status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, &binding->sources,
-                              t->streams.used ? &t->streams.words : NULL, &offers);
+                              t->streams.used ? &t->streams.flags : NULL, &offers);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);
   binding->mappings = offers->mappings;
   if (first)
-    status = rs_agree(comm, connect_meeting(t, offers->words));
+    status = rs_agree(comm, connect_barrier(t, offers->flags));
   offers->offer[comm->rank] = &mine;
   if (status == RESHARD_SUCCESS)
     status = rs_agree(comm, t->path->bind(t, binding, offers->offer));
@@ -137,7 +137,7 @@ reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) 
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
   for (int64_t i = 0; i < c->n; i++)
     c->rank[i]->binding->of_malloc = is_of_malloc(t, all);
-  if (t->path->packs && t->streams.used && t->comm->waits.ended != NULL) /* their meeting guards the programs */
+  if (t->path->packs && t->streams.used && t->comm->waits.ended != NULL) /* their barrier guards the programs */
     RS_TRY(rs_comm_reserve(t->comm, 0));
   if (rs_transfer_reads_processes(t))
     return bind_processes(t, c->rank[0]->binding);
@@ -294,7 +294,7 @@ reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_array
 }
 
 reshard_status rs_binding_compile(reshard_transfer t, rs_binding *b, const rs_copies *copies, int64_t bytes,
-                                  rs_stream_meeting *meeting, rs_program **program) {
+                                  rs_stream_barrier *barrier, rs_program **program) {
   rs_device *device = t->comm->device;
   if (b->ncompiled == b->compiled.n) {
     RS_TRY(rs_vec_reserve(&b->compiled, b->compiled.n + 1));
@@ -303,8 +303,8 @@ reshard_status rs_binding_compile(reshard_transfer t, rs_binding *b, const rs_co
   rs_program **compiled = &b->compiled.at[b->ncompiled++];
   bool again = t->cached != NULL && !(t->streams.used && t->path->reads_others); /* else by reshard_transfer_rebind */
   RS_TRY((again ? device->work->recompile : device->work->compile)(device, copies, bytes, compiled));
-  if (meeting != NULL)
-    device->processes->guard(*compiled, meeting);
+  if (barrier != NULL)
+    device->processes->guard(*compiled, barrier);
   *program = *compiled;
   return RESHARD_SUCCESS;
 }

@@ -57,7 +57,7 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
   if (!t->streams.used)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)&t->streams.lanes, comm->process.lanes, sizeof *t->streams.lanes));
-  RS_TRY(rs_gate_create(comm, &t->streams.gate));
+  RS_TRY(rs_fork_join_create(comm, &t->streams.fork_join));
   RS_TRY(comm->process.lane_devices[0]->streams->event_create(comm->process.lane_devices[0], &t->streams.ended));
   return comm->process.lane_rank == 0 ? rs_lane_create(comm->device, &needs, &t->streams.lane) : RESHARD_SUCCESS;
 }
@@ -267,7 +267,7 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
   mine->path = (int32_t)t->path->number;
   mine->moved = true;
   mine->only = t->choice.only || !rs_packed_path.applicable(comm, RESHARD_PATH_PACKED);
-  mine->mailed = rs_transfer_reads_processes(t) ? comm->messages.mailed : 0;
+  mine->eager_limit = rs_transfer_reads_processes(t) ? comm->messages.eager_limit : 0;
   mine->most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
   mine->use = (int32_t)t->messages.use;
   if (may_pass_on(t) && t->path != &rs_mixed_path) {

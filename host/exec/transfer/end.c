@@ -68,7 +68,7 @@ void rs_transfer_finish(reshard_transfer t, bool *late) {
   if (!t->streams.used)
     return;
   *late = rs_comm_is_stuck(t->comm);
-  RS_THEN(status, wait_for_event(t->comm, t->streams.gate.done, since, late));
+  RS_THEN(status, wait_for_event(t->comm, t->streams.fork_join.done, since, late));
   RS_THEN(status, wait_for_event(t->comm, t->streams.ended, since, late));
   if (*late)
     return;
@@ -96,9 +96,9 @@ static void free_transfer(reshard_transfer t) {
   rs_device *device = t->comm->device;
   rs_binding_free(t->comm, t->path, &t->binding);
   rs_binding_free(t->comm, t->path, &t->failed);
-  if (t->streams.meeting != NULL)
-    device->processes->destroy(device, t->streams.meeting);
-  rs_gate_destroy(&t->streams.gate);
+  if (t->streams.barrier != NULL)
+    device->processes->destroy(device, t->streams.barrier);
+  rs_fork_join_destroy(&t->streams.fork_join);
   rs_lane_destroy(&t->streams.lane);
   if (t->streams.ended != NULL)
     t->comm->process.lane_devices[0]->streams->event_destroy(t->comm->process.lane_devices[0], t->streams.ended);
@@ -115,8 +115,8 @@ static bool has_ended(reshard_transfer t) {
   bool done = false, ended = false;
   rs_device *first = t->comm->process.lane_devices[0];
   return !t->streams.lost && !rs_comm_is_stuck(t->comm) &&
-         (t->streams.gate.done == NULL ||
-          (first->streams->event_done(first, t->streams.gate.done, &done) == RESHARD_SUCCESS && done)) &&
+         (t->streams.fork_join.done == NULL ||
+          (first->streams->event_done(first, t->streams.fork_join.done, &done) == RESHARD_SUCCESS && done)) &&
          first->streams->event_done(first, t->streams.ended, &ended) == RESHARD_SUCCESS && ended;
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 reshard_status rs_execution_meet(rs_execution *x, rs_step step, const char *edge) {
-  rs_stream_meeting *meeting = x->t[0]->streams.meeting;
+  rs_stream_barrier *meeting = x->t[0]->streams.barrier;
   rs_lane *lane = x->flow.lane[0];
   void *stream;
   if (meeting == NULL)
@@ -26,7 +26,7 @@ int64_t rs_execution_copied(const rs_execution *x, const rs_device *device) {
   return bytes;
 }
 
-static void begin_flow(rs_execution *x, void *stream, bool gates) {
+static void begin_flow(rs_execution *x, void *stream, bool forked) {
   struct reshard_transfer_s *const *t = x->t;
   int64_t rounds = 0;
   x->flow = (rs_flow){.n = t[0]->comm->process.lanes, .lane = t[0]->streams.lanes};
@@ -35,7 +35,7 @@ static void begin_flow(rs_execution *x, void *stream, bool gates) {
       x->flow.lane[t[i]->comm->process.lane] = &t[i]->streams.lane;
     rounds = rs_max(rounds, t[i]->binding.nrounds);
   }
-  rs_flow_begin(&x->flow, gates ? t[0]->streams.lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
+  rs_flow_begin(&x->flow, forked ? t[0]->streams.lane.side[RS_MOVE] : stream, rounds > 0, rounds > 1);
 }
 
 /* The host asks for the event before it frees what the transfer has. */
@@ -46,37 +46,37 @@ static reshard_status record_end(reshard_transfer t, void *stream) {
   return status;
 }
 
-/* stream: the one of all ranks, of the first rank's device; not read where they have come through their gates. */
-static reshard_status run_on_streams(rs_execution *x, void *stream, bool gates) {
+/* stream: the one of all ranks, of the first rank's device; not read where they have come by fork and join. */
+static reshard_status run_on_streams(rs_execution *x, void *stream, bool forked) {
   rs_kept_error e;
   e.status = RESHARD_SUCCESS;
-  begin_flow(x, stream, gates);
+  begin_flow(x, stream, forked);
   void *main = x->flow.lane[0]->stream[RS_MOVE];
-  for (int64_t i = 0; i < x->n && gates && e.status == RESHARD_SUCCESS; i++)
-    rs_error_keep(&e, rs_gate_open(&x->t[i]->streams.gate, main));
+  for (int64_t i = 0; i < x->n && forked && e.status == RESHARD_SUCCESS; i++)
+    rs_error_keep(&e, rs_fork_join_open(&x->t[i]->streams.fork_join, main));
   if (e.status == RESHARD_SUCCESS)
     rs_error_keep(&e, x->t[0]->path->run_on_streams(x));
   rs_error_keep(&e, rs_flow_end(&x->flow));
-  for (int64_t i = 0; i < x->n && gates; i++)
-    rs_error_keep(&e, rs_gate_close(&x->t[i]->streams.gate, main));
-  for (int64_t i = 0; i < x->n && !gates; i++)
+  for (int64_t i = 0; i < x->n && forked; i++)
+    rs_error_keep(&e, rs_fork_join_close(&x->t[i]->streams.fork_join, main));
+  for (int64_t i = 0; i < x->n && !forked; i++)
     rs_error_keep(&e, record_end(x->t[i], main));
   return rs_error_restore(&e);
 }
 
-reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool gates) {
+reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, void *stream, bool forked) {
   for (int64_t i = 1; i < n; i++)
     if (t[i]->key != t[0]->key)
       return rs_error(RESHARD_ERROR_MISMATCH, "ranks %lld and %lld execute different transfers",
                       (long long)t[0]->comm->rank, (long long)t[i]->comm->rank);
   rs_execution x = {.n = n, .t = t};
-  return t[0]->streams.used ? run_on_streams(&x, stream, gates) : t[0]->path->run(&x);
+  return t[0]->streams.used ? run_on_streams(&x, stream, forked) : t[0]->path->run(&x);
 }
 
 /* Runs when all ranks of the process have come with threads of their own. */
 static reshard_status run_together(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
-  return rs_transfers_run(n, t, t[0]->streams.gate.stream, n > 1);
+  return rs_transfers_run(n, t, t[0]->streams.fork_join.stream, n > 1);
 }
 
 /* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
@@ -92,7 +92,7 @@ static reshard_status end_waits(reshard_transfer t, reshard_status status) {
 static reshard_status show_others(reshard_transfer t, void *stream) {
   uint64_t capture;
   RS_TRY(t->comm->device->processes->capture(t->comm->device, stream, &capture));
-  return t->comm->ops->neighbours->show(t->comm, t->key, t->streams.meeting != NULL, capture != 0);
+  return t->comm->ops->neighbours->show(t->comm, t->key, t->streams.barrier != NULL, capture != 0);
 }
 
 static reshard_status run_alone(reshard_transfer t, void *stream) {
@@ -104,8 +104,8 @@ static reshard_status run_alone(reshard_transfer t, void *stream) {
 
 /* With the others of the process, if it has any. */
 static reshard_status run_with_others(reshard_transfer t) {
-  reshard_status status = rs_gate_leave(&t->streams.gate, rs_comm_together(t->comm, run_together, t));
-  return t->streams.meeting != NULL ? end_waits(t, status) : status;
+  reshard_status status = rs_fork_join_leave(&t->streams.fork_join, rs_comm_together(t->comm, run_together, t));
+  return t->streams.barrier != NULL ? end_waits(t, status) : status;
 }
 
 /* One call of a rank that meets the others of its process, if it has any, and those of its node where they execute so.
@@ -120,11 +120,11 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
     rs_trace_begin(device, NULL,
                    &(rs_trace_step){RS_TRACE_WORK, "execute", NULL, rs_comm_global(t->comm, t->comm->rank), -1,
                                     t->plan->info.bytes, -1});
-  rs_gate_come(&t->streams.gate, stream);
-  t->comm->meets.subject =
+  rs_fork_join_come(&t->streams.fork_join, stream);
+  t->comm->meets.transfer =
       call != NULL || meets_on_stream(t) ? t->key : 0; /* within another call hosts have agreed on the transfer */
   reshard_status status = meets_on_stream(t) ? run_alone(t, stream) : run_with_others(t);
-  t->comm->meets.subject = 0;
+  t->comm->meets.transfer = 0;
   if (!t->streams.used)
     rs_trace_end(device, NULL);
   rs_call_end(&t->comm->log.calls, call, status, rs_call_time(waits, bytes));

@@ -10,7 +10,7 @@ namespace simt {
 
 enum {
   MOST_THREADS = 1024,
-  MOST_PAUSES = 16, /* as often as kernels/meet.cu polls before it looks at the host's words */
+  MOST_PAUSES = 16, /* as often as kernels/barrier.cu polls before it looks at the host's words */
   POISON = 0xdb,
   SPARE_FIBERS = 5,
   MOST_FIBERS = MOST_THREADS + SPARE_FIBERS

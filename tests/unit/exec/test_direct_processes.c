@@ -78,7 +78,7 @@ static void check_execute(const case_plan *c, reshard_comm comm, reshard_transfe
 }
 
 /* All ranks send and receive less. */
-static bool is_small(reshard_plan plan, reshard_comm comm, int64_t mailed) {
+static bool is_small(reshard_plan plan, reshard_comm comm, int64_t eager_limit) {
   reshard_plan_info info;
   const void *all;
   CHILD_CHECK(reshard_plan_get_info(plan, &info) == RESHARD_SUCCESS);
@@ -86,7 +86,7 @@ static bool is_small(reshard_plan plan, reshard_comm comm, int64_t mailed) {
   CHILD_CHECK(rs_comm_allgather(comm, mine, sizeof mine, &all) == RESHARD_SUCCESS);
   bool small = true;
   for (int64_t i = 0; i < 2 * reshard_comm_size(comm); i++)
-    small = small && ((const int64_t *)all)[i] < mailed;
+    small = small && ((const int64_t *)all)[i] < eager_limit;
   return small;
 }
 
@@ -108,15 +108,15 @@ static void run_case(reshard_comm comm, const case_call *call, reshard_device ow
   reshard_plan plan;
   reshard_transfer transfer = NULL;
   reshard_arrays arrays = arrays_of(&src[0], &dst[0]);
-  int64_t mailed = call->seed % 2 == 0 ? MAILED : 0;
-  comm->messages.mailed =
-      call->seed / 2 % (uint64_t)reshard_comm_size(comm) == (uint64_t)rank ? mailed : 0; /* one is enough */
+  int64_t eager_limit = call->seed % 2 == 0 ? MAILED : 0;
+  comm->messages.eager_limit =
+      call->seed / 2 % (uint64_t)reshard_comm_size(comm) == (uint64_t)rank ? eager_limit : 0; /* one is enough */
   CHILD_CHECK(reshard_plan_create(c.nentries, entries, rank, &c.options, &plan) == RESHARD_SUCCESS);
   CHILD_CHECK(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer) == RESHARD_SUCCESS);
   reshard_transfer_info info;
   CHILD_CHECK(reshard_transfer_get_info(transfer, &info) == RESHARD_SUCCESS);
   if (call->shared == (1u << reshard_comm_size(comm)) - 1)
-    CHILD_CHECK(info.path == (is_small(plan, comm, mailed) ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT) &&
+    CHILD_CHECK(info.path == (is_small(plan, comm, eager_limit) ? RESHARD_PATH_PACKED : RESHARD_PATH_DIRECT) &&
                 info.workspace_bytes == 0);
   else if ((call->shared >> rank & 1) == 0 && holds_something(&src[0]))
     CHILD_CHECK(info.path == RESHARD_PATH_PACKED);

@@ -16,7 +16,7 @@ static rs_record record_of(unsigned bits) {
                      .private_entry = bits & PRIVATE ? 0 : -1,
                      .only = (bits & ONLY) != 0,
                      .moved = (bits & MOVED) != 0,
-                     .mailed = bits & MAILED ? 100 : 0,
+                     .eager_limit = bits & MAILED ? 100 : 0,
                      .most_bytes = bits & LONG ? 100 : 99};
 }
 

@@ -1,5 +1,5 @@
 /* Errors over NCCL, which does not say for whom it waits, name the ranks that have not come: one text on all ranks. */
-#include "comm/roll.h"
+#include "comm/presence.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/case.h"
@@ -138,14 +138,14 @@ static void await_calls(int64_t n) {
 
 /* Rank 1 is the first to come, and goes when rank 0 is there, too; the others come later. Then NCCL tells them. */
 static void go_first(world *w) {
-  rs_roll *roll = NULL;
+  rs_presence *presence = NULL;
   int before = count_descriptors();
-  (void)rs_roll_make(RANKS, 1, &roll);
-  rs_roll_find(roll, w->id, sizeof w->id);
+  (void)rs_presence_make(RANKS, 1, &presence);
+  rs_presence_find(presence, w->id, sizeof w->id);
   w->come = 1;
   await_calls(1);
-  rs_roll_leave(roll);
-  rs_roll_destroy(roll);
+  rs_presence_leave(presence);
+  rs_presence_destroy(presence);
   while (count_descriptors() < before + 2 && w->done == 0) /* rank 0 has a page, and listens for the others */
     test_sleep_ms(1);
   w->come = RANKS;

@@ -422,7 +422,7 @@ static const rs_device_processes *original;
 static const char *sent_to[RANKS][RANKS], *received_from[RANKS][RANKS]; /* slots, by rank, in the order of copies */
 
 /* Notes in which slots a rank's messages lie: it sends to its own room, and receives from those of its peers. */
-static reshard_status record_copy(rs_device *device, const rs_stream_meeting *meeting, int64_t n, const rs_span *spans,
+static reshard_status record_copy(rs_device *device, const rs_stream_barrier *meeting, int64_t n, const rs_span *spans,
                                   int64_t total_bytes, void *stream) {
   const char *room = original->room(meeting, -1);
   for (int64_t i = 0; i < n && n == RANKS - 1; i++)
@@ -437,7 +437,7 @@ static reshard_status record_copy(rs_device *device, const rs_stream_meeting *me
 static void move_in_order(node_rank *me) {
   static rs_device_processes recording[RANKS];
   rs_device *device = me->comm->device;
-  rs_stream_meeting *meeting = me->comm->waits.meeting;
+  rs_stream_barrier *meeting = me->comm->waits.barrier;
   node_gather_meet(&me->w->gather);
   if (me->rank == 0) {
     original = device->processes;

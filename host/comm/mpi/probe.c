@@ -1,4 +1,4 @@
-/* An inquiry: whom to name when a deadline passes.
+/* A failure probe: whom to name when a deadline passes.
  *
  * A rank waits for its next messages, of ranks that may wait themselves, for one that is lost. Before its deadline a
  * rank tells all others for whom it waits. The others tell the same, each once, from inside their own waits. Whoever
@@ -8,15 +8,15 @@
  * A rank that waits on what was split from the communicator answers, too, but does not decide, as it is in no call
  * here.
  *
- * A note of status RESHARD_SUCCESS carries the inquiry. If nobody is found lost, as where ranks wait in a circle, a
+ * A note of status RESHARD_SUCCESS carries the probe. If nobody is found lost, as where ranks wait in a circle, a
  * rank names those that it waits for. */
-#include "comm/mpi/inquiry.h"
+#include "comm/mpi/probe.h"
 
 #include <string.h>
 
-enum { INQUIRY_MS = 500, /* at most, for the others to answer */ DECISION_MS = 50 /* for a lower rank to decide */ };
+enum { PROBE_MS = 500, /* at most, for the others to answer */ DECISION_MS = 50 /* for a lower rank to decide */ };
 
-static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->base.timeout_ms / 2, INQUIRY_MS); }
+static int64_t probe_ms(const rs_mpi *c) { return rs_min(c->base.timeout_ms / 2, PROBE_MS); }
 
 /* From the first answer on the duplicate stays. No call receives all answers: one may still be under way when ranks
  * destroy their handles. MPI gives the context of a communicator that is freed to the next one, where a message that is
@@ -24,15 +24,15 @@ static int64_t inquiry_ms(const rs_mpi *c) { return rs_min(c->base.timeout_ms / 
 static void keep_duplicate(rs_mpi *c) { c->link->stays = true; }
 
 void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
-  rs_mpi_inquiry *q = &c->inquiry;
+  rs_mpi_probe *q = &c->probe;
   int64_t now = rs_now_ns();
   keep_duplicate(c);
-  if (c->received->inquiry > q->number) {
-    q->number = c->received->inquiry;
+  if (c->received->probe > q->number) {
+    q->number = c->received->probe;
     q->begun = now;
   }
   q->waiting[rank] = now;
-  if (!c->received->elsewhere)
+  if (!c->received->in_part)
     q->deciding[rank] = now;
   for (int64_t r = 0; r < c->base.size; r++)
     if (c->received->missing[r])
@@ -42,7 +42,7 @@ void rs_mpi_take_answer(rs_mpi *c, int64_t rank) {
 /* Tells the ranks of c that this one waits for those that inner->missing marks; inner is c, or was split from it. Not
  * while an earlier answer is on its way to a rank that takes none. */
 static void send_answer(rs_mpi *c, const rs_mpi *inner) {
-  rs_mpi_inquiry *q = &c->inquiry;
+  rs_mpi_probe *q = &c->probe;
   int64_t size = c->base.size;
   int sent = 0;
   MPI_Request *talks = rs_mpi_talks(c, RS_MPI_TALK_ANSWER);
@@ -50,8 +50,8 @@ static void send_answer(rs_mpi *c, const rs_mpi *inner) {
     return;
   keep_duplicate(c);
   q->answered = q->number;
-  c->answer->inquiry = q->answered;
-  c->answer->elsewhere = inner != c;
+  c->answer->probe = q->answered;
+  c->answer->in_part = inner != c;
   memset(c->answer->missing, 0, (size_t)size);
   for (int64_t r = 0; r < inner->base.size; r++)
     if (inner->missing[r])
@@ -63,31 +63,31 @@ static void send_answer(rs_mpi *c, const rs_mpi *inner) {
 }
 
 /* While the duplicate is made ranks are known to have come, or not. */
-static bool can_inquire(const rs_mpi *c) { return c->link->numbers > 0; }
+static bool can_probe(const rs_mpi *c) { return c->link->numbers > 0; }
 
 /* Not by two threads at once: one that is in a call on c answers, else one that is on something that was split from it.
  */
 static void answer_once(rs_mpi *c, const rs_mpi *inner) {
   if (inner != c && c->inside)
     return;
-  if (c->inquiry.answered >= c->inquiry.number || atomic_flag_test_and_set(&c->inquiry.answering))
+  if (c->probe.answered >= c->probe.number || atomic_flag_test_and_set(&c->probe.answering))
     return;
-  if (!c->ended && c->inquiry.answered < c->inquiry.number)
+  if (!c->ended && c->probe.answered < c->probe.number)
     send_answer(c, inner);
-  atomic_flag_clear(&c->inquiry.answering);
+  atomic_flag_clear(&c->probe.answering);
 }
 
-void rs_mpi_inquire(rs_mpi *c, int64_t since) {
-  rs_mpi_inquiry *q = &c->inquiry;
-  if (!can_inquire(c))
+void rs_mpi_probe_failures(rs_mpi *c, int64_t since) {
+  rs_mpi_probe *q = &c->probe;
+  if (!can_probe(c))
     return;
   if (q->wait != since) {
     q->wait = since;
     q->from = 0;
   }
-  if (q->from == 0 && rs_late(rs_mpi_waits_from(c, since), c->base.timeout_ms - inquiry_ms(c))) {
+  if (q->from == 0 && rs_late(rs_mpi_waits_from(c, since), c->base.timeout_ms - probe_ms(c))) {
     pthread_mutex_lock(&c->link->tree);
-    if (q->number == 0 || rs_late(q->begun, inquiry_ms(c))) { /* else one is under way */
+    if (q->number == 0 || rs_late(q->begun, probe_ms(c))) { /* else one is under way */
       q->number++;
       q->begun = rs_now_ns();
     }
@@ -99,15 +99,15 @@ void rs_mpi_inquire(rs_mpi *c, int64_t since) {
 }
 
 static bool is_silent(const rs_mpi *c, int64_t rank) {
-  return rank != c->base.rank && c->inquiry.waiting[rank] < c->inquiry.from;
+  return rank != c->base.rank && c->probe.waiting[rank] < c->probe.from;
 }
 
 /* A rank that another one waits for may be there, and work: so those that this rank waits for come first. */
 bool rs_mpi_find_lost(rs_mpi *c, int64_t since) {
-  const rs_mpi_inquiry *q = &c->inquiry;
+  const rs_mpi_probe *q = &c->probe;
   int64_t n = c->base.size, own = 0, others = 0;
   bool lower = false;
-  if (!can_inquire(c))
+  if (!can_probe(c))
     return true;
   pthread_mutex_lock(&c->link->tree);
   for (int64_t r = 0; r < c->base.rank; r++)

@@ -1,8 +1,8 @@
 /* One block; its threads take peers in turn. All have stored before one polls, since a peer may wait for any of them.
  * Nothing that was stored is taken back, and numbers change only when all have come. The host is told of another
- * subject before the meeting is closed. So the kernel may be run again from its start, as the tests' executor does with
+ * key before the barrier is closed. So the kernel may be run again from its start, as the tests' executor does with
  * kernels that poll. */
-#include "kernels/meet.h"
+#include "kernels/barrier.h"
 
 #include "kernels/launch.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 enum { THREADS = 128, NAP_NS = 200, LOOK_EVERY = 16 };
 
-/* Memory that kernels of several streams store to and load from: the flag of a GPU, and words of several processes. */
+/* Memory that kernels of several streams store to and load from: the flag of a GPU, and flags of several processes. */
 __device__ __forceinline__ void store_flag(uint32_t *at, uint32_t value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
@@ -65,43 +65,43 @@ __device__ __forceinline__ int64_t now_ns() {
 enum outcome { CAME, MISSING, ENDED, LATE, DIFFERS };
 
 /* The next peer of a thread that is met, from i on; n: there is none. */
-__device__ uint32_t next_peer(const rs_meet &meet, uint32_t i) {
-  while (i < meet.n && meet.some != 0 && (meet.bits[i / 32] >> i % 32 & 1) == 0)
+__device__ uint32_t next_peer(const rs_barrier &barrier, uint32_t i) {
+  while (i < barrier.n && barrier.some != 0 && (barrier.bits[i / 32] >> i % 32 & 1) == 0)
     i += THREADS;
   return i;
 }
 
-/* A peer that is a meeting ahead has found the subjects of this one equal. */
-__device__ outcome look_at_peer(const rs_meet &meet, const rs_meet_peer &peer) {
-  const uint64_t word = load_word(peer.ours);
-  const uint32_t number = peer.number + 1, held = static_cast<uint32_t>(word);
+/* A peer that is a barrier ahead has found the keys of this one equal. */
+__device__ outcome look_at_peer(const rs_barrier &barrier, const rs_barrier_peer &peer) {
+  const uint64_t flag = load_word(peer.ours);
+  const uint32_t number = peer.number + 1, held = static_cast<uint32_t>(flag);
   if (static_cast<int32_t>(held - number) < 0)
     return MISSING;
-  return held == number && word >> 32 != meet.subject ? DIFFERS : CAME;
+  return held == number && flag >> 32 != barrier.key ? DIFFERS : CAME;
 }
 
-/* Has the communicator ended, or another thread or meeting closed this one? */
-__device__ bool is_ended(const rs_meet &meet) {
-  return *const_cast<const volatile int64_t *>(meet.ended) != 0 || load_flag(meet.closed) != 0;
+/* Has the communicator ended, or another thread or barrier closed this one? */
+__device__ bool is_ended(const rs_barrier &barrier) {
+  return *const_cast<const volatile int64_t *>(barrier.ended) != 0 || load_flag(barrier.closed) != 0;
 }
 
 /* Awaits the peers of a thread, and looks at all of them each time: behind one that never comes may be one with another
- * subject. *rank: of that one, else of the first that is missing. The host's word comes over its bus, which takes
+ * key. *rank: of that one, else of the first that is missing. The host's flag comes over its bus, which takes
  * longer than a poll: it is looked at now and then, and before a peer is called late. */
-__device__ outcome await_peers(const rs_meet &meet, uint32_t first, int64_t since, int64_t *rank) {
+__device__ outcome await_peers(const rs_barrier &barrier, uint32_t first, int64_t since, int64_t *rank) {
   for (uint32_t polls = 1;; polls++) {
     outcome found = CAME;
-    for (uint32_t i = first; i < meet.n; i = next_peer(meet, i + THREADS)) {
-      const outcome one = look_at_peer(meet, meet.peers[i]);
+    for (uint32_t i = first; i < barrier.n; i = next_peer(barrier, i + THREADS)) {
+      const outcome one = look_at_peer(barrier, barrier.peers[i]);
       if (one > found) {
         found = one;
-        *rank = meet.peers[i].rank;
+        *rank = barrier.peers[i].rank;
       }
     }
     if (found != MISSING)
       return found;
-    const bool late = meet.timeout_ns > 0 && now_ns() - since > meet.timeout_ns;
-    if ((late || polls % LOOK_EVERY == 0) && is_ended(meet))
+    const bool late = barrier.timeout_ns > 0 && now_ns() - since > barrier.timeout_ns;
+    if ((late || polls % LOOK_EVERY == 0) && is_ended(barrier))
       return ENDED;
     if (late)
       return LATE;
@@ -109,46 +109,46 @@ __device__ outcome await_peers(const rs_meet &meet, uint32_t first, int64_t sinc
   }
 }
 
-__device__ void tell_host(const rs_meet &meet, int64_t late) {
-  *const_cast<volatile int64_t *>(meet.late) = late;
+__device__ void tell_host(const rs_barrier &barrier, int64_t late) {
+  *const_cast<volatile int64_t *>(barrier.late) = late;
   __threadfence_system();
 }
 
-__global__ void __launch_bounds__(THREADS) meet_peers(RS_GRID_CONSTANT(rs_meet) meet) {
-  rs_meet_state *state = meet.state;
-  rs_meet_peer *peers = meet.peers;
-  const uint32_t first = next_peer(meet, threadIdx.x);
-  if (load_flag(meet.closed) != 0)
+__global__ void __launch_bounds__(THREADS) barrier_peers(RS_GRID_CONSTANT(rs_barrier) barrier) {
+  rs_barrier_state *state = barrier.state;
+  rs_barrier_peer *peers = barrier.peers;
+  const uint32_t first = next_peer(barrier, threadIdx.x);
+  if (load_flag(barrier.closed) != 0)
     return;
   if (threadIdx.x == 0 && state->since == 0)
     state->since = now_ns();
   __threadfence_system();
-  for (uint32_t i = first; i < meet.n; i = next_peer(meet, i + THREADS))
-    store_word(peers[i].theirs, static_cast<uint64_t>(meet.subject) << 32 | (peers[i].number + 1));
+  for (uint32_t i = first; i < barrier.n; i = next_peer(barrier, i + THREADS))
+    store_word(peers[i].theirs, static_cast<uint64_t>(barrier.key) << 32 | (peers[i].number + 1));
   __syncthreads();
   const int64_t since = state->since;
   int64_t rank = 0;
-  const outcome found = meet.wait != 0 ? await_peers(meet, first, since, &rank) : CAME;
+  const outcome found = barrier.wait != 0 ? await_peers(barrier, first, since, &rank) : CAME;
   if (found == DIFFERS) { /* at once: the other threads may wait in vain, and leave when they see it */
-    tell_host(meet, -(1 + rank));
-    store_flag(meet.closed, 1);
+    tell_host(barrier, -(1 + rank));
+    store_flag(barrier.closed, 1);
   }
   const bool failed = __syncthreads_or(found != CAME) != 0;
   if (failed && __syncthreads_or(found == DIFFERS) == 0 && found == LATE)
-    tell_host(meet, 1 + rank);
-  for (uint32_t i = first; i < meet.n && !failed; i = next_peer(meet, i + THREADS))
+    tell_host(barrier, 1 + rank);
+  for (uint32_t i = first; i < barrier.n && !failed; i = next_peer(barrier, i + THREADS))
     peers[i].number++;
   if (threadIdx.x != 0)
     return;
   state->since = 0;
   if (failed)
-    store_flag(meet.closed, 1); /* copies on other streams may look at it */
+    store_flag(barrier.closed, 1); /* copies on other streams may look at it */
 }
 
 } // namespace
 
-extern "C" int rs_meet_load(void) { return rs_launch_load(meet_peers); }
+extern "C" int rs_barrier_load(void) { return rs_launch_load(barrier_peers); }
 
-extern "C" int rs_meet_launch(const rs_meet *meet, void *stream) {
-  return rs_launch(meet_peers, dim3(1), dim3(THREADS), 0, stream, *meet);
+extern "C" int rs_barrier_launch(const rs_barrier *barrier, void *stream) {
+  return rs_launch(barrier_peers, dim3(1), dim3(THREADS), 0, stream, *barrier);
 }
