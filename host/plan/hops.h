@@ -11,27 +11,73 @@
 #ifndef RS_PLAN_HOPS_H
 #define RS_PLAN_HOPS_H
 
+#include "layout/sort.h"
 #include "plan/plan.h"
 
-/* Ranks of the domains of a chain, one after the other, that hold an array alike: by rank in each. */
+/* Ranks of a domain that hold a destination cell: by rank. */
+typedef struct rs_hop_domain {
+  int64_t number;
+  int64_t first, count; /* in rs_hop_groups.holder */
+  uint64_t hash_before; /* sum over the domains of the cell before it */
+} rs_hop_domain;
+
+/* A destination cell of a class. Its domains come with few holders first, those with equally many by number. */
+typedef struct rs_hop_cell {
+  int64_t class_, cell;
+  int64_t holders;        /* the first, in rs_hop_groups.holder */
+  int64_t first, domains; /* in rs_hop_groups.domain */
+  int64_t own, own_array; /* place of my domain among them, and my array; -1: none */
+  uint64_t sum;           /* of the hashes of all */
+} rs_hop_cell;
+
+/* Domains [begin, end) of a cell that pass bytes on, but for some of them, which hold the source cell. */
+typedef struct rs_hop_chain {
+  int64_t cell; /* in rs_hop_groups.cell */
+  int64_t begin, end;
+  const int64_t *without; /* places, ascending */
+  int64_t nwithout;
+} rs_hop_chain;
+/* All chains of the same ranks: as the first of them. */
 typedef struct rs_hop_group {
-  int64_t first, count; /* in rs_hop_groups.rank */
-  int64_t each;         /* ranks of a domain */
-  uint64_t hash;
+  int64_t cell, begin, end, without, nwithout;
 } rs_hop_group;
+
+/* Numbers of things by their hashes. */
+typedef struct rs_hop_table {
+  RS_VEC(int64_t) slot; /* -1: free */
+  RS_VEC(uint64_t) hash;
+} rs_hop_table;
 typedef struct rs_hop_groups {
-  RS_VEC(rs_hop_group) group; /* the first one is none */
-  RS_VEC(int64_t) rank;
-  RS_VEC(int64_t) table; /* of numbers, by hash; -1: free */
+  rs_hop_table cells, groups;
+  RS_VEC(rs_hop_cell) cell;
+  RS_VEC(rs_holder) holder;     /* of the cells */
+  RS_VEC(rs_hop_domain) domain; /* of the cells */
+  RS_VEC(rs_pair) place;        /* beside them: each cell's domains by number, and their places */
+  RS_VEC(rs_hop_group) group;
+  RS_VEC(int64_t) without;
 } rs_hop_groups;
 
-struct rs_receiver;
 struct rs_work;
-/* The number of the group of so many receivers' ranks, `each` of a domain; it is added where there is none. */
-reshard_status rs_hop_groups_find(rs_hop_groups *groups, int64_t n, int64_t each, const struct rs_receiver *receivers,
-                                  int64_t *number);
-/* Cuts the receivers of a cell, whose sources are found, in slices that enter their domains once (topology/units.c). */
-reshard_status rs_cut_units(struct rs_work *work);
+struct rs_unit;
+/* topology/groups.c. The number of a cell of the class that is intersected; it is listed where it is asked for first. */
+reshard_status rs_hop_cell_find(struct rs_work *work, int64_t cell, int64_t *number);
+/* Place of a domain among those of a cell; -1: it has no holder. */
+int64_t rs_hop_cell_place(const rs_hop_groups *groups, const rs_hop_cell *cell, int64_t domain);
+/* Domains of a chain, and the i-th of them; its place; how many are left out before a place. */
+int64_t rs_hop_chain_domains(const rs_hop_chain *chain);
+const rs_hop_domain *rs_hop_chain_at(const rs_hop_groups *groups, const rs_hop_chain *chain, int64_t i);
+int64_t rs_hop_chain_place(const rs_hop_chain *chain, int64_t i);
+int64_t rs_hop_without(const rs_hop_chain *chain, int64_t place);
+/* The number of a chain's group, from 1 on, and the chain of a group. */
+reshard_status rs_hop_groups_find(rs_hop_groups *groups, const rs_hop_chain *chain, int64_t *number);
+rs_hop_chain rs_hop_chain_of(const rs_hop_groups *groups, int64_t group);
+void rs_hop_groups_free(rs_hop_groups *groups);
+
+/* topology/units.c. Receivers of a source cell, whose sources and units are found: slices that enter domains without
+ * holders, or parts of those that are `here`, in this rank's domain. */
+reshard_status rs_list_line(struct rs_work *work, bool here);
+/* Those of one unit in the chain of this rank, which has that array of it. */
+reshard_status rs_list_own_chain(struct rs_work *work, const struct rs_unit *unit, int64_t array);
 
 typedef struct rs_stream {
   int64_t holder, taker;
@@ -54,7 +100,6 @@ typedef RS_VEC(rs_stream_end) rs_stream_ends;
 typedef struct rs_hops {
   rs_class *classes; /* as the plan's. The messages are those of streams: `peer` is the stream's number */
   int64_t nclasses;
-  rs_hop_groups groups;
   RS_VEC(rs_stream) streams;
   rs_stream_ends sends, receives; /* by peer, and in the order of the message */
   RS_VEC(rs_peer) peers;          /* what they come to */

@@ -107,11 +107,12 @@ static reshard_status send_hit(void *user, const rs_hit *hit) {
   rs_class *c = w->class_;
   int64_t rows = rs_hit_rows(&c->space, true, hit), at;
   RS_TRY(keep_lists(w, hit, &at));
+  if (w->groups != NULL)
+    return rs_add_unit(w, (rs_unit){hit->cell, hit->elements, rows, at});
   int64_t n = rs_layout_holder_count(c->dst, hit->cell);
   RS_TRY(rs_vec_reserve(&w->holders, n));
   const rs_holder *holders = rs_layout_holders(c->dst, hit->cell, w->holders.at);
   bool others = false;
-  w->unit += w->groups != NULL;
   for (int64_t i = 0; i < n; i++) {
     others |= holders[i].rank != w->rank;
     RS_TRY(rs_add_holder(w, holders[i], hit->elements, rows, at));
@@ -127,7 +128,7 @@ static reshard_status send_hit(void *user, const rs_hit *hit) {
 
 reshard_status rs_begin_cell(rs_work *w, bool *mine) {
   w->shared = w->groups != NULL || rs_layout_holder_count(w->class_->src, w->cell) > 1;
-  w->receivers.n = w->unit = 0;
+  w->receivers.n = w->units.n = 0;
   if (w->shared)
     RS_TRY(rs_find_sources(w, w->cell));
   *mine = !w->shared || w->of_rank == NULL || w->sources.at[0].rank == w->rank;
@@ -261,9 +262,8 @@ void rs_work_free(rs_work *w) {
   free(w->keys.at);
   free(w->wants.at);
   free(w->hits.at);
-  free(w->cut.at);
-  free(w->run.at);
-  free(w->chain.at);
+  free(w->units.at);
+  free(w->without.at);
   free(w->slices.at);
   free(w->passed.at);
   rs_lists_free(&w->scratch);

@@ -10,7 +10,7 @@
 typedef struct rs_receiver {
   int64_t rank;
   int32_t array;
-  int32_t part; /* where bytes are passed on: number of the destination cell's hit, then of the slice; 0: it is whole */
+  int32_t part; /* number of the slice, where bytes are passed on; 0: it is whole */
   int64_t elements;
   int64_t rows;  /* of its outermost axis with more than one index */
   int64_t lists; /* as in rs_segment */
@@ -21,6 +21,12 @@ typedef struct rs_want {
   int64_t cell, array;
   int64_t elements, rows, lists;
 } rs_want;
+
+/* What the source cell and a destination cell share, where bytes are passed on. */
+typedef struct rs_unit {
+  int64_t cell; /* the destination's */
+  int64_t elements, rows, lists;
+} rs_unit;
 
 /* Rows of a part that one of the ranks which hold its array alike takes, to pass them on. */
 typedef struct rs_slice {
@@ -70,8 +76,8 @@ typedef struct rs_work {
   uint64_t place_mask;
   RS_VEC(rs_want) wants;
   RS_VEC(rs_hit) hits;
-  int32_t unit; /* number of the hit, from 1 on */
-  RS_VEC(rs_receiver) cut, run, chain;
+  RS_VEC(rs_unit) units;
+  RS_VEC(int64_t) without; /* places of a cell's domains that have holders of the source cell */
   RS_VEC(rs_slice) slices; /* the first one is none */
   RS_VEC(rs_passed) passed;
 } rs_work;
@@ -126,6 +132,12 @@ reshard_status rs_find_sources(rs_work *work, int64_t cell);
 reshard_status rs_share_sends(rs_work *work);
 reshard_status rs_share_all(rs_work *work);
 reshard_status rs_share_receives(rs_work *work);
+
+static inline reshard_status rs_add_unit(rs_work *w, rs_unit unit) {
+  RS_TRY(rs_vec_reserve(&w->units, w->units.n + 1));
+  w->units.at[w->units.n++] = unit;
+  return RESHARD_SUCCESS;
+}
 
 /* Begin of the k-th of n shares of `total` elements. */
 static inline int64_t rs_share_begin(int64_t total, int64_t k, int64_t n) { return total / n * k + total % n * k / n; }

@@ -67,7 +67,8 @@ static reshard_status send_cell(void *user, int64_t cell) {
   rs_work *w = q->w;
   int64_t rows, elements = shared_elements(q, cell, &rows);
   bool others = false;
-  w->unit += w->groups != NULL;
+  if (w->groups != NULL)
+    return rs_add_unit(w, (rs_unit){cell, elements, rows, -1});
   for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
     others |= q->held->holders[i].rank != w->rank;
     RS_TRY(w->boxed ? add_meeting(q, q->held->holders[i], elements)

@@ -108,10 +108,15 @@ static reshard_status add_rows(rs_work *w, rs_holder h, const rs_receiver *r, in
   return RESHARD_SUCCESS;
 }
 
+/* True for a receiver of the line. Where bytes are passed on, receivers are listed line by line. */
+static bool in_line(const rs_work *w, line l, const rs_receiver *r) {
+  return w->nodes == NULL || w->groups != NULL || same_line(line_of(w, r->rank), l);
+}
+
 static int64_t line_total(const rs_work *w, line l) {
   int64_t total = 0;
   for (int64_t i = 0; i < w->receivers.n; i++)
-    if (w->nodes == NULL || same_line(line_of(w, w->receivers.at[i].rank), l))
+    if (in_line(w, l, &w->receivers.at[i]))
       total += w->receivers.at[i].elements;
   return total;
 }
@@ -128,7 +133,7 @@ static reshard_status send_line(rs_work *w, line l) {
   int64_t lo = rs_share_begin(total, k, n), hi = rs_share_begin(total, k + 1, n);
   for (int64_t i = 0; i < w->receivers.n && before < hi; i++) {
     const rs_receiver *r = receiver_at(w, i);
-    if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
+    if (!in_line(w, l, r))
       continue;
     int64_t begin = rs_row_at(r, lo - before), end = rs_row_at(r, hi - before);
     if (begin < end)
@@ -139,8 +144,13 @@ static reshard_status send_line(rs_work *w, line l) {
 }
 
 reshard_status rs_share_sends(rs_work *w) {
+  for (int here = 0; w->groups != NULL && here < 2; here++) {
+    RS_TRY(rs_list_line(w, here));
+    RS_TRY(sort_receivers(w));
+    RS_TRY(send_line(w, (line){here, here ? w->nodes[w->rank] : 0}));
+  }
   if (w->groups != NULL)
-    RS_TRY(rs_cut_units(w));
+    return RESHARD_SUCCESS;
   RS_TRY(sort_receivers(w));
   RS_TRY(send_line(w, (line){false, 0}));
   return w->nodes != NULL ? send_line(w, (line){true, w->nodes[w->rank]}) : RESHARD_SUCCESS;
@@ -176,7 +186,7 @@ static reshard_status share_line(rs_work *w, line l) {
   RS_TRY(find_servers(w, l));
   for (int64_t i = 0; i < w->receivers.n; i++) {
     const rs_receiver *r = receiver_at(w, i);
-    if (w->nodes != NULL && !same_line(line_of(w, r->rank), l))
+    if (!in_line(w, l, r))
       continue;
     RS_TRY(receive_part(w, r, before, total));
     before += r->elements;
@@ -201,7 +211,7 @@ static int holder_by_rank(const void *a, const void *b) {
 reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_t rows, int64_t lists) {
   if (!rs_layout_holds(w->class_->src, w->cell, h.rank)) {
     RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
-    w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, (int32_t)h.array, w->unit, elements, rows, lists};
+    w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, (int32_t)h.array, 0, elements, rows, lists};
     return RESHARD_SUCCESS;
   }
   if (w->of_rank == NULL) /* it keeps its own copy, and knows alone */
@@ -212,22 +222,19 @@ reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_
 }
 
 /* Notes who of a destination cell's holders need part of the source's. */
-static reshard_status note_cell(rs_work *w, int64_t cell, int64_t elements, int64_t rows) {
-  const rs_class *c = w->class_;
-  int64_t n = rs_layout_holder_count(c->dst, cell);
-  RS_TRY(rs_vec_reserve(&w->holders, n));
-  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
-  const rs_holder *h = rs_layout_holders(c->dst, cell, w->holders.at);
-  w->unit += w->groups != NULL;
-  for (int64_t i = 0; i < n; i++)
-    if (!rs_layout_holds(c->src, w->cell, h[i].rank))
-      w->receivers.at[w->receivers.n++] = (rs_receiver){h[i].rank, (int32_t)h[i].array, w->unit, elements, rows, -1};
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status note_receivers(void *user, const rs_hit *hit) {
   rs_work *w = user;
-  return note_cell(w, hit->cell, hit->elements, rs_hit_rows(&w->class_->space, true, hit));
+  const rs_class *c = w->class_;
+  int64_t n = rs_layout_holder_count(c->dst, hit->cell), rows = rs_hit_rows(&c->space, true, hit);
+  if (w->groups != NULL)
+    return rs_add_unit(w, (rs_unit){hit->cell, hit->elements, rows, -1});
+  RS_TRY(rs_vec_reserve(&w->holders, n));
+  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
+  const rs_holder *h = rs_layout_holders(c->dst, hit->cell, w->holders.at);
+  for (int64_t i = 0; i < n; i++)
+    if (!rs_layout_holds(c->src, w->cell, h[i].rank))
+      w->receivers.at[w->receivers.n++] = (rs_receiver){h[i].rank, (int32_t)h[i].array, 0, hit->elements, rows, -1};
+  return RESHARD_SUCCESS;
 }
 
 /* Receives one cell where the destination is regular. Its place in the line is computed, so that the receivers, of
@@ -242,22 +249,11 @@ static reshard_status receive_counted(rs_work *w, const rs_query *query, const r
     total -= own;
     before -= w->sources.at[i].rank < w->rank ? own : 0;
   }
-  RS_TRY(find_servers(w, (line){false, 0}));
   for (const rs_want *want = wants; want < wants + nwants; want++) {
     rs_receiver part = {w->rank, (int32_t)want->array, 0, want->elements, want->rows, want->lists};
     RS_TRY(receive_part(w, &part, before, total));
     before += want->elements;
   }
-  return RESHARD_SUCCESS;
-}
-
-/* Receivers of the cell. Of one with a single holder, who serves them all, those of the arrays that I want do. */
-static reshard_status find_receivers(rs_work *w, const rs_want *wants, int64_t nwants, const rs_query *query) {
-  const struct reshard_layout_s *dst = w->class_->dst;
-  if (w->sources.n > 1)
-    return rs_layout_query(dst, query, w->listed ? &w->scratch : NULL, note_receivers, w);
-  for (int64_t i = 0; i < nwants; i++)
-    RS_TRY(note_cell(w, rs_layout_cell(dst, w->rank, wants[i].array), wants[i].elements, wants[i].rows));
   return RESHARD_SUCCESS;
 }
 
@@ -275,27 +271,45 @@ static int64_t own_array(const rs_work *w, const rs_receiver *r) {
   return r->rank == w->rank ? r->array : -1;
 }
 
+/* Receives what one holder sends alone: no other receiver of the line matters. */
+static reshard_status receive_from_one(rs_work *w, bool here, const rs_want *wants, int64_t nwants) {
+  for (const rs_want *want = wants; want < wants + nwants; want++) {
+    rs_receiver whole = {w->rank, (int32_t)want->array, 0, want->elements, want->rows, want->lists};
+    if (here) {
+      RS_TRY(receive_part(w, &whole, 0, whole.elements));
+      continue;
+    }
+    rs_unit unit = {rs_layout_cell(w->class_->dst, w->rank, want->array), want->elements, want->rows, want->lists};
+    RS_TRY(rs_list_own_chain(w, &unit, want->array));
+    for (int64_t i = 0; i < w->receivers.n; i++)
+      RS_TRY(receive_part(w, &w->receivers.at[i], 0, w->receivers.at[i].elements));
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* All wants of one cell. */
 static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwants) {
   rs_query query;
   bool met;
   w->cell = wants->cell;
-  w->receivers.n = w->unit = 0;
+  w->receivers.n = w->units.n = 0;
   w->scratch.run.n = w->scratch.list.n = 0;
   RS_TRY(rs_find_sources(w, w->cell));
+  line mine = line_of(w, w->rank);
+  RS_TRY(find_servers(w, mine));
+  if (w->groups != NULL && w->servers.n == 1)
+    return receive_from_one(w, mine.local, wants, nwants);
   RS_TRY(rs_ask(w, true, w->cell, &query, &met));
   if (w->nodes == NULL && rs_layout_regular(w->class_->dst) && w->class_->dst->ranks.ascending)
     return receive_counted(w, &query, wants, nwants);
-  RS_TRY(find_receivers(w, wants, nwants, &query));
+  RS_TRY(rs_layout_query(w->class_->dst, &query, w->listed ? &w->scratch : NULL, note_receivers, w));
   if (w->groups != NULL)
-    RS_TRY(rs_cut_units(w));
+    RS_TRY(rs_list_line(w, mine.local));
   RS_TRY(sort_receivers(w));
-  line mine = line_of(w, w->rank);
   int64_t total = line_total(w, mine), before = 0, left = w->groups != NULL ? INT64_MAX : nwants;
-  RS_TRY(find_servers(w, mine));
   for (int64_t i = 0; i < w->receivers.n && left > 0; i++) {
     rs_receiver r = *receiver_at(w, i);
-    if (w->nodes != NULL && !same_line(line_of(w, r.rank), mine))
+    if (!in_line(w, mine, &r))
       continue;
     int64_t own = own_array(w, &r);
     if (own >= 0) {

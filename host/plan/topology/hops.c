@@ -4,56 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- Groups ------------------------------------------------------------------------------------------------------- */
-
-static bool same_group(const rs_hop_groups *g, const rs_hop_group *group, int64_t n, int64_t each,
-                       const rs_receiver *r) {
-  if (group->count != n || group->each != each)
-    return false;
-  for (int64_t i = 0; i < n; i++)
-    if (g->rank.at[group->first + i] != r[i].rank)
-      return false;
-  return true;
-}
-
-/* Makes the table twice as long. */
-static reshard_status grow_table(rs_hop_groups *g) {
-  int64_t n = rs_max(64, 2 * g->table.n);
-  RS_TRY(rs_vec_reserve(&g->table, n));
-  memset(g->table.at, -1, (size_t)n * sizeof *g->table.at);
-  g->table.n = n;
-  for (int64_t i = 1; i < g->group.n; i++) {
-    int64_t at = (int64_t)(g->group.at[i].hash & (uint64_t)(n - 1));
-    while (g->table.at[at] >= 0)
-      at = (at + 1) & (n - 1);
-    g->table.at[at] = i;
-  }
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_hop_groups_find(rs_hop_groups *g, int64_t n, int64_t each, const rs_receiver *r, int64_t *number) {
-  uint64_t hash = 0;
-  for (int64_t i = 0; i < n; i++)
-    hash = (hash ^ (uint64_t)r[i].rank) * 0x9e3779b97f4a7c15u + (hash >> 29);
-  hash ^= hash >> 32;
-  if (2 * g->group.n >= g->table.n)
-    RS_TRY(grow_table(g));
-  int64_t at = (int64_t)(hash & (uint64_t)(g->table.n - 1));
-  for (; g->table.at[at] >= 0; at = (at + 1) & (g->table.n - 1))
-    if (g->group.at[g->table.at[at]].hash == hash && same_group(g, &g->group.at[g->table.at[at]], n, each, r)) {
-      *number = g->table.at[at];
-      return RESHARD_SUCCESS;
-    }
-  RS_TRY(rs_vec_reserve(&g->group, rs_max(1, g->group.n) + 1));
-  RS_TRY(rs_vec_reserve(&g->rank, g->rank.n + n));
-  g->group.n = rs_max(1, g->group.n); /* the first one is none */
-  *number = g->table.at[at] = g->group.n;
-  g->group.at[g->group.n++] = (rs_hop_group){g->rank.n, n, each, hash};
-  for (int64_t i = 0; i < n; i++)
-    g->rank.at[g->rank.n++] = r[i].rank;
-  return RESHARD_SUCCESS;
-}
-
 /* --- Streams ------------------------------------------------------------------------------------------------------ */
 
 /* The part that a class has in a stream: a message. */
@@ -67,6 +17,7 @@ typedef struct stream_part {
 typedef struct hop_maker {
   rs_work w;
   rs_hops *hops;
+  rs_hop_groups groups;
   RS_VEC(stream_part) parts;
 } hop_maker;
 
@@ -154,7 +105,7 @@ static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan
                   .first_entry = like->first_entry};
   m->hops->nclasses = i + 1;
   m->w = (rs_work){.class_ = c, .rank = plan->rank, .world = plan->world, .nodes = plan->nodes, .number = i};
-  m->w.groups = rs_class_passes(c) ? &m->hops->groups : NULL;
+  m->w.groups = rs_class_passes(c) ? &m->groups : NULL;
   m->w.chains = plan->topology->chains;
   return rs_work_intersect(&m->w, make_parts);
 }
@@ -195,37 +146,48 @@ static reshard_status add_end(rs_hops *h, bool sending, int64_t peer, int64_t st
   return RESHARD_SUCCESS;
 }
 
-/* Place of a rank among those of a group. */
-static int64_t place_in(const int64_t *ranks, int64_t rank) {
+/* Place of a rank among those of a domain. */
+static int64_t place_in(const rs_holder *holders, int64_t rank) {
   int64_t i = 0;
-  while (ranks[i] != rank)
+  while (holders[i].rank != rank)
     i++;
   return i;
 }
 
 /* A taker passes on to the others of its domain, and to the taker of the next one, which is the one at its place. */
-static reshard_status add_ends(rs_hops *h, int64_t rank, int64_t stream) {
+static reshard_status add_passed_ends(hop_maker *m, int64_t rank, int64_t stream, const rs_hop_chain *chain) {
+  rs_hops *h = m->hops;
+  const rs_hop_groups *g = &m->groups;
+  const rs_holder *holders = g->holder.at;
   const rs_stream *s = &h->streams.at[stream];
-  const rs_hop_group *g = s->group > 0 ? &h->groups.group.at[s->group] : NULL;
-  if (g != NULL) {
+  int64_t own = g->cell.at[chain->cell].own, at = own - chain->begin - rs_hop_without(chain, own),
+          domains = rs_hop_chain_domains(chain),
+          place = place_in(holders + rs_hop_chain_at(g, chain, 0)->first, s->taker);
+  const rs_hop_domain *mine = rs_hop_chain_at(g, chain, at);
+  int hop = (int)at;
+  if (holders[mine->first + place].rank != rank)
+    return add_end(h, false, holders[mine->first + place].rank, stream, hop + 1);
+  for (int64_t i = 0; i < mine->count; i++)
+    if (i != place)
+      RS_TRY(add_end(h, true, holders[mine->first + i].rank, stream, hop + 1));
+  if (at + 1 < domains)
+    RS_TRY(add_end(h, true, holders[rs_hop_chain_at(g, chain, at + 1)->first + place].rank, stream, hop + 1));
+  return add_end(h, false, at == 0 ? s->holder : holders[rs_hop_chain_at(g, chain, at - 1)->first + place].rank, stream,
+                 hop);
+}
+
+static reshard_status add_ends(hop_maker *m, int64_t rank, int64_t stream) {
+  rs_hops *h = m->hops;
+  const rs_stream *s = &h->streams.at[stream];
+  rs_hop_chain chain = {0};
+  if (s->group > 0) {
+    chain = rs_hop_chain_of(&m->groups, s->group);
     h->longest = rs_max(h->longest, s->bytes);
-    h->hops = rs_max(h->hops, g->count / g->each + (g->each > 1));
+    h->hops = rs_max(h->hops, rs_hop_chain_domains(&chain) + (rs_hop_chain_at(&m->groups, &chain, 0)->count > 1));
   }
   if (s->from_here)
     return add_end(h, true, s->taker, stream, 0);
-  if (g == NULL)
-    return add_end(h, false, s->holder, stream, 0);
-  const int64_t *ranks = h->groups.rank.at + g->first;
-  int64_t domain = place_in(ranks, rank) / g->each, first = domain * g->each, taker = first + place_in(ranks, s->taker);
-  int hop = (int)domain;
-  if (ranks[taker] != rank)
-    return add_end(h, false, ranks[taker], stream, hop + 1);
-  for (int64_t i = first; i < first + g->each; i++)
-    if (i != taker)
-      RS_TRY(add_end(h, true, ranks[i], stream, hop + 1));
-  if (taker + g->each < g->count)
-    RS_TRY(add_end(h, true, ranks[taker + g->each], stream, hop + 1));
-  return add_end(h, false, domain == 0 ? s->holder : ranks[taker - g->each], stream, hop);
+  return s->group > 0 ? add_passed_ends(m, rank, stream, &chain) : add_end(h, false, s->holder, stream, 0);
 }
 
 /* The order of a pair's message. */
@@ -332,7 +294,7 @@ static reshard_status make_hops(hop_maker *m, const struct reshard_plan_s *plan)
     RS_TRY(make_class(m, plan, i));
   RS_TRY(number_streams(m));
   for (int64_t i = 0; i < h->streams.n; i++)
-    RS_TRY(add_ends(h, plan->rank, i));
+    RS_TRY(add_ends(m, plan->rank, i));
   RS_TRY(sort_ends(h, h->sends.at, h->sends.n));
   RS_TRY(sort_ends(h, h->receives.at, h->receives.n));
   RS_TRY(find_shared(h));
@@ -344,6 +306,7 @@ reshard_status rs_hops_create(const struct reshard_plan_s *plan, rs_hops **hops)
   RS_TRY(rs_alloc_zero(&m.hops, 1, sizeof *m.hops));
   reshard_status status = make_hops(&m, plan);
   free(m.parts.at);
+  rs_hop_groups_free(&m.groups);
   if (status == RESHARD_SUCCESS)
     *hops = m.hops;
   else
@@ -357,9 +320,6 @@ void rs_hops_free(rs_hops *h) {
   for (int64_t i = 0; i < h->nclasses; i++)
     rs_class_free(&h->classes[i]);
   free(h->classes);
-  free(h->groups.group.at);
-  free(h->groups.rank.at);
-  free(h->groups.table.at);
   free(h->streams.at);
   free(h->sends.at);
   free(h->receives.at);
@@ -368,9 +328,8 @@ void rs_hops_free(rs_hops *h) {
 }
 
 int64_t rs_hops_memory(const rs_hops *h) {
-  int64_t bytes = (int64_t)sizeof *h + h->groups.group.cap * (int64_t)sizeof(rs_hop_group) +
-                  (h->groups.rank.cap + h->groups.table.cap) * (int64_t)sizeof(int64_t) +
-                  h->streams.cap * (int64_t)sizeof(rs_stream) + h->peers.cap * (int64_t)sizeof(rs_peer) +
+  int64_t bytes = (int64_t)sizeof *h + h->streams.cap * (int64_t)sizeof(rs_stream) +
+                  h->peers.cap * (int64_t)sizeof(rs_peer) +
                   (h->sends.cap + h->receives.cap) * (int64_t)sizeof(rs_stream_end);
   for (int64_t i = 0; i < h->nclasses; i++)
     bytes += rs_class_memory(&h->classes[i]);

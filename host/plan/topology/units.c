@@ -6,7 +6,6 @@
  * Which rank takes the first slice goes by the number of the class, so that small tensors spread. Domains with equally
  * many receivers are cut in chains, by their lowest ranks: the first of a chain receives from the holders, each other
  * one from the one before. */
-#include "layout/sort.h"
 #include "plan/intersect.h"
 
 #include <stdlib.h>
@@ -14,114 +13,159 @@
 
 enum { SLICE = 256 << 10 }; /* bytes of a slice at least, over all entries of the class; a constant of plans */
 
-/* Slices for the n receivers of a chain's domains, `each` of them in one. */
-static reshard_status add_slices(rs_work *w, const rs_receiver *r, int64_t n, int64_t each) {
-  int64_t group = 0, own = -1, row = r->elements / r->rows,
-          bytes = r->elements * w->class_->wire.width * w->class_->entries,
-          parts = rs_min(each, rs_max(1, bytes / SLICE));
-  for (int64_t k = 0; k < n; k++)
-    own = r[k].rank == w->rank ? r[k].array : own;
+static reshard_status add_part(rs_work *w, const rs_unit *u, rs_holder h) {
+  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
+  w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, (int32_t)h.array, 0, u->elements, u->rows, u->lists};
+  return RESHARD_SUCCESS;
+}
+
+/* Slices for the receivers of a chain. */
+static reshard_status add_chain(rs_work *w, const rs_unit *u, const rs_hop_chain *chain) {
+  const rs_hop_cell *c = &w->groups->cell.at[chain->cell];
+  const rs_hop_domain *head = rs_hop_chain_at(w->groups, chain, 0);
+  const rs_holder *h = w->groups->holder.at + head->first;
+  int64_t group = 0, own = !w->sending && c->own >= chain->begin && c->own < chain->end ? c->own_array : -1,
+          row = u->elements / u->rows, bytes = u->elements * w->class_->wire.width * w->class_->entries,
+          parts = rs_min(head->count, rs_max(1, bytes / SLICE));
+  if (rs_hop_chain_domains(chain) * head->count == 1)
+    return add_part(w, u, *h);
   if (w->sending || own >= 0) /* else it is a part of the line, and no more */
-    RS_TRY(rs_hop_groups_find(w->groups, n, each, r, &group));
-  RS_TRY(rs_vec_reserve(&w->cut, w->cut.n + parts));
+    RS_TRY(rs_hop_groups_find(w->groups, chain, &group));
+  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + parts));
   RS_TRY(rs_vec_reserve(&w->slices, w->slices.n + parts));
+  rs_receiver whole = {0, 0, 0, u->elements, u->rows, u->lists};
   for (int64_t j = 0; j < parts; j++) {
-    int64_t begin = rs_row_at(r, rs_share_begin(r->elements, j, parts)),
-            end = rs_row_at(r, rs_share_begin(r->elements, j + 1, parts));
-    rs_receiver slice = r[(w->number + j) % each];
+    const rs_holder *taker = &h[(w->number + j) % head->count];
+    int64_t begin = rs_row_at(&whole, rs_share_begin(u->elements, j, parts)),
+            end = rs_row_at(&whole, rs_share_begin(u->elements, j + 1, parts));
     if (begin >= end)
       continue;
-    slice.part = (int32_t)w->slices.n;
-    slice.rows = end - begin;
-    slice.elements = (end - begin) * row;
+    w->receivers.at[w->receivers.n++] = (rs_receiver){taker->rank,         (int32_t)taker->array, (int32_t)w->slices.n,
+                                                      (end - begin) * row, end - begin,           u->lists};
     w->slices.at[w->slices.n++] = (rs_slice){begin, group, own};
-    w->cut.at[w->cut.n++] = slice;
   }
   return RESHARD_SUCCESS;
 }
 
-/* Receivers of a unit, by domain in w->run; within a domain they stay by rank. */
-static reshard_status sort_by_domain(rs_work *w, const rs_receiver *r, int64_t n) {
-  int places = rs_bits((uint64_t)n), nodes = rs_bits((uint64_t)w->world);
+static int by_value(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Finds the places of a cell's domains that have holders of the source cell, in w->without. */
+static reshard_status find_without(rs_work *w, const rs_hop_cell *c) {
+  const rs_hop_domain *domain = w->groups->domain.at + c->first;
+  const int64_t *node = w->source_nodes.at;
+  int64_t n = w->source_nodes.n;
   bool ordered = true;
-  RS_TRY(rs_vec_reserve(&w->run, n));
-  for (int64_t i = 0; i < n; i++) {
-    w->run.at[i] = r[i];
-    ordered = ordered && (i == 0 || w->nodes[r[i - 1].rank] <= w->nodes[r[i].rank]);
-  }
-  if (ordered)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&w->keys, 2 * n));
-  for (int64_t i = 0; i < n; i++)
-    w->keys.at[i] = (uint64_t)w->nodes[r[i].rank] << places | (uint64_t)i;
-  const uint64_t *order = rs_sort_keys(w->keys.at, w->keys.at + n, n, places, places + nodes);
-  for (int64_t i = 0; i < n; i++)
-    w->run.at[i] = r[order[i] & (((uint64_t)1 << places) - 1)];
-  return RESHARD_SUCCESS;
-}
-
-/* Receivers that the holders serve each by itself. */
-static reshard_status add_plain(rs_work *w, const rs_receiver *r, int64_t n) {
-  RS_TRY(rs_vec_reserve(&w->cut, w->cut.n + n));
-  for (int64_t i = 0; i < n; i++) {
-    w->cut.at[w->cut.n] = r[i];
-    w->cut.at[w->cut.n++].part = 0;
-  }
-  return RESHARD_SUCCESS;
-}
-
-/* The chain of n domains with `each` receivers; first: the low half of each is the place of a domain's in w->run. */
-static reshard_status add_chain(rs_work *w, const uint64_t *first, int64_t n, int64_t each) {
-  const rs_receiver *r = w->run.at + (uint32_t)first[0];
-  if (n > 1) {
-    RS_TRY(rs_vec_reserve(&w->chain, n * each));
-    for (int64_t d = 0; d < n; d++)
-      memcpy(w->chain.at + d * each, w->run.at + (uint32_t)first[d], (size_t)each * sizeof *r);
-    r = w->chain.at;
-  }
-  return n * each > 1 ? add_slices(w, r, n * each, each) : add_plain(w, r, 1);
-}
-
-static reshard_status cut_unit(rs_work *w, const rs_receiver *r, int64_t n) {
-  RS_TRY(sort_by_domain(w, r, n));
-  RS_TRY(rs_vec_reserve(&w->keys, 2 * n));
-  uint64_t *keys = w->keys.at; /* domains that are passed on to: number of receivers, then the place of the first */
-  int64_t domains = 0, most = 0;
-  for (int64_t i = 0, end; i < n; i = end) {
-    int64_t node = w->nodes[w->run.at[i].rank];
-    for (end = i + 1; end < n && w->nodes[w->run.at[end].rank] == node;)
-      end++;
-    if (rs_node_has_sources(w, node)) {
-      RS_TRY(add_plain(w, w->run.at + i, end - i));
+  w->without.n = 0;
+  RS_TRY(rs_vec_reserve(&w->without, rs_min(n, c->domains)));
+  for (int64_t p = 0; n > c->domains && p < c->domains; p++)
+    if (rs_node_has_sources(w, domain[p].number))
+      w->without.at[w->without.n++] = p;
+  for (int64_t i = 0; n <= c->domains && i < n; i++) {
+    int64_t place = i > 0 && node[i] == node[i - 1] ? -1 : rs_hop_cell_place(w->groups, c, node[i]);
+    if (place < 0)
       continue;
-    }
-    keys[domains++] = (uint64_t)(end - i) << 32 | (uint64_t)i;
-    most = rs_max(most, end - i);
+    ordered = ordered && (w->without.n == 0 || w->without.at[w->without.n - 1] < place);
+    w->without.at[w->without.n++] = place;
   }
-  const uint64_t *sorted = rs_sort_keys(keys, keys + n, domains, 32, 32 + rs_bits((uint64_t)most));
-  for (int64_t i = 0, end; i < domains; i = end) {
-    for (end = i + 1; end < domains && sorted[end] >> 32 == sorted[i] >> 32;)
-      end++;
-    for (int64_t k = 0, alike = end - i, chains = rs_min(w->chains, alike); k < chains; k++) {
-      int64_t from = k * alike / chains, to = (k + 1) * alike / chains;
-      RS_TRY(add_chain(w, sorted + i + from, to - from, (int64_t)(sorted[i] >> 32)));
+  if (!ordered)
+    qsort(w->without.at, (size_t)w->without.n, sizeof *w->without.at, by_value);
+  return RESHARD_SUCCESS;
+}
+
+/* Chain k of n, of domains [begin, end) of a cell with equally many receivers, but for those without. */
+static rs_hop_chain nth_chain(const rs_hop_chain *all, int64_t k, int64_t n) {
+  int64_t domains = rs_hop_chain_domains(all), begin = rs_hop_chain_place(all, k * domains / n),
+          end = rs_hop_chain_place(all, (k + 1) * domains / n - 1) + 1;
+  int64_t skipped = rs_hop_without(all, begin);
+  return (rs_hop_chain){all->cell, begin, end, all->without + skipped, rs_hop_without(all, end) - skipped};
+}
+
+/* The domains that have as many receivers as the one at a place, but for those without. */
+static rs_hop_chain find_alike(const rs_work *w, int64_t cell, int64_t place) {
+  const rs_hop_cell *c = &w->groups->cell.at[cell];
+  const rs_hop_domain *domain = w->groups->domain.at + c->first;
+  int64_t begin = 0, end = place, top = c->domains, count = domain[place].count;
+  RS_LOWER_BOUND(begin, end, domain[i].count < count);
+  RS_LOWER_BOUND(end, top, domain[i].count <= count);
+  rs_hop_chain all = {cell, begin, end, w->without.at, w->without.n};
+  int64_t skipped = rs_hop_without(&all, begin);
+  all.nwithout = rs_hop_without(&all, end) - skipped;
+  if (all.nwithout > 0)
+    all.without += skipped;
+  return all;
+}
+
+/* Receivers of a unit in domains that have no holder. */
+static reshard_status list_elsewhere(rs_work *w, const rs_unit *u) {
+  int64_t cell;
+  RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
+  RS_TRY(find_without(w, &w->groups->cell.at[cell]));
+  for (int64_t place = 0, n = w->groups->cell.at[cell].domains; place < n;) {
+    rs_hop_chain all = find_alike(w, cell, place);
+    place = all.end;
+    for (int64_t k = 0, chains = rs_min(w->chains, rs_hop_chain_domains(&all)); k < chains; k++) {
+      rs_hop_chain chain = nth_chain(&all, k, chains);
+      RS_TRY(add_chain(w, u, &chain));
     }
   }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cut_units(rs_work *w) {
-  RS_TRY(rs_vec_reserve(&w->slices, 1));
-  w->slices.n = 1;
-  w->cut.n = 0;
-  for (int64_t i = 0, end; i < w->receivers.n; i = end) {
-    for (end = i + 1; end < w->receivers.n && w->receivers.at[end].part == w->receivers.at[i].part;)
-      end++;
-    RS_TRY(cut_unit(w, w->receivers.at + i, end - i));
-  }
-  RS_TRY(rs_vec_reserve(&w->receivers, w->cut.n));
-  for (int64_t i = 0; i < w->cut.n; i++)
-    w->receivers.at[i] = w->cut.at[i];
-  w->receivers.n = w->cut.n;
+/* Receivers of a unit in this rank's domain, which has holders. */
+static reshard_status list_here(rs_work *w, const rs_unit *u) {
+  int64_t cell;
+  RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
+  const rs_hop_cell *c = &w->groups->cell.at[cell];
+  if (c->own < 0)
+    return RESHARD_SUCCESS;
+  const rs_hop_domain *own = &w->groups->domain.at[c->first + c->own];
+  const rs_holder *h = w->groups->holder.at + own->first;
+  for (int64_t i = 0; i < own->count; i++)
+    if (!rs_layout_holds(w->class_->src, w->cell, h[i].rank))
+      RS_TRY(add_part(w, u, h[i]));
   return RESHARD_SUCCESS;
+}
+
+/* The same of a cell that one rank holds, of which no list is kept. */
+static reshard_status list_one(rs_work *w, const rs_unit *u, bool here) {
+  rs_holder storage, h = *rs_layout_holders(w->class_->dst, u->cell, &storage);
+  int64_t node = w->nodes[h.rank];
+  bool serves = here ? node == w->nodes[w->rank] && !rs_layout_holds(w->class_->src, w->cell, h.rank)
+                     : !rs_node_has_sources(w, node);
+  return serves ? add_part(w, u, h) : RESHARD_SUCCESS;
+}
+
+static void clear_line(rs_work *w) {
+  w->receivers.n = 0;
+  w->slices.n = 1;
+}
+
+reshard_status rs_list_line(rs_work *w, bool here) {
+  RS_TRY(rs_vec_reserve(&w->slices, 1));
+  clear_line(w);
+  for (int64_t i = 0; i < w->units.n; i++) {
+    const rs_unit *u = &w->units.at[i];
+    bool one = rs_layout_holder_count(w->class_->dst, u->cell) == 1;
+    RS_TRY(one ? list_one(w, u, here) : here ? list_here(w, u) : list_elsewhere(w, u));
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_list_own_chain(rs_work *w, const rs_unit *u, int64_t array) {
+  int64_t cell;
+  RS_TRY(rs_vec_reserve(&w->slices, 1));
+  clear_line(w);
+  if (rs_layout_holder_count(w->class_->dst, u->cell) == 1)
+    return add_part(w, u, (rs_holder){w->rank, array});
+  RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
+  const rs_hop_cell *c = &w->groups->cell.at[cell];
+  RS_TRY(find_without(w, c));
+  rs_hop_chain all = find_alike(w, cell, c->own);
+  int64_t n = rs_hop_chain_domains(&all), chains = rs_min(w->chains, n),
+          at = c->own - all.begin - rs_hop_without(&all, c->own);
+  rs_hop_chain chain = nth_chain(&all, ((at + 1) * chains - 1) / n, chains);
+  return add_chain(w, u, &chain);
 }
