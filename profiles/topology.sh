@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Table of what plans between training jobs and engines ask of links between domains and within, without running them.
-# Everything in it is counted or computed: the same on every machine.
-# usage: profiles/topology.sh [PROGRAM [ROW...]] >profiles/results/topology.md; a ROW is a word of a row's name
+# Everything in it is counted or computed: the same on every machine. Its last table alone has times, of planning.
+# usage: profiles/topology.sh [PROGRAM [ROW...]] >profiles/results/topology.md; a ROW is the first word of a row's name,
+# or "planning"
 set -euo pipefail
 export LC_ALL=C
 program=$(realpath "${1:-build/reshard}")
@@ -80,3 +81,45 @@ both 'Llama-70B, FSDP over 64 to 8 engines of 8; domains of 64' "${llama[@]}" 12
 both 'Llama-70B, the same; nodes of 8' "${llama[@]}" 128 8 50 450
 both 'Llama-70B, FSDP over 64 to 64 engines of 8; nodes of 8' "${llama[@]:0:2}" @tp8x64.rules 576 8 50 450
 both 'Llama-8B, FSDP over 8 to 16 engines of 4; nodes of 8' llama-3.1-8b 'mesh(8;S0)' @tp4x16.rules 72 8 50 450
+
+took() { # RANK PLAN...: ms of the plan of a rank, the best of 9
+  for ((i = 0; i < 9; i++)); do
+    "$program" plan "${@:2}" --rank "$1" --json - >"$work/json" 2>/dev/null
+    field plan_us
+  done | sort -g | head -n 1 | awk '{ printf "%.2f", $1 / 1e3 }'
+}
+planned() { # NAME RANK DOMAINS PLAN...
+  local without with
+  without=$(took "$2" "${@:4}")
+  with=$(took "$2" "${@:4}" --topology "$3")
+  echo "| $1 | $2 | $without | $with | $(awk "BEGIN { printf \"%.2f\", $with / $without }") |"
+}
+world() { # NAME RANK SRC DST: 16,384 ranks, a tensor
+  planned "$1" "$2" hgx:8 --shape 16384x16384 --dtype bf16 --ranks 16384 --src "$3" --dst "$4"
+}
+[ ${#rows[@]} -eq 0 ] || [[ " ${rows[*]} " == *" planning "* ]] || exit 0
+echo "
+## Planning
+
+These are times of a machine: $(grep -m 1 'model name' /proc/cpuinfo | cut -d : -f 2 | xargs), $(nproc) cores, with a
+load of $(cut -d ' ' -f 1 /proc/loadavg). Each is the best of 9 plans of one rank, in ms. With domains a plan has both:
+what is passed on, and the messages of paths that pass nothing on.
+
+| reshard | rank | without domains | with domains | ratio |
+|---|---|---|---|---|"
+for rank in 0 96 130; do
+  planned 'DeepSeek-V3, 128 trainers to 16 engines of 8; domains of 64' "$rank" nvl:64 --model deepseek-v3 \
+    --src @dsv3-ep16-pp4 --dst @tp8x16.rules
+done
+world '16,384 ranks, domains of 8: rows on 8,192 to 2,048 engines of 4' 12000 'mesh(8192@0-8191;S0)' \
+  'mesh(2048x4@8192-16383;R,S1)'
+world 'the same' 777 'mesh(8192@0-8191;S0)' 'mesh(2048x4@8192-16383;R,S1)'
+world 'rows on 8,192 to 4,096 engines of 2' 12000 'mesh(8192@0-8191;S0)' 'mesh(4096x2@8192-16383;R,S1)'
+world '16 copies of rows on 512 to 1,024 engines of 8' 12000 'mesh(16x512@0-8191;R,S0)' 'mesh(1024x8@8192-16383;R,S1)'
+world '128 copies of rows on 128 to all of it on each' 777 'mesh(128x128;R,S0)' 'mesh(16384;R)'
+world 'rows to columns, of which none is passed on' 777 'chunk(0)' 'chunk(1)'
+world 'rows on all to 4,096 engines of 4' 777 'mesh(16384;S0)' 'mesh(4096x4;R,S1)'
+taken=$({ TIMEFORMAT='%U %S'; time "$program" plan --model deepseek-v3 --src @dsv3-ep16-pp4 --dst @tp8x16.rules \
+  --topology nvl:64 >out 2>err; } 2>&1 | awk '{ printf "%.1f", $1 + $2 }')
+echo "
+All 256 ranks of DeepSeek-V3, planned and printed, take $taken s of one core."

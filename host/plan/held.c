@@ -1,5 +1,7 @@
 #include "plan/held.h"
 
+#include "layout/sort.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,11 +95,33 @@ static reshard_status add_piece(rs_held_pieces *out, uint64_t cell, int64_t rank
   return RESHARD_SUCCESS;
 }
 
-static int by_cell_and_rank(const void *a, const void *b) {
-  const rs_held_piece *x = a, *y = b;
-  if (x->cell != y->cell)
-    return x->cell < y->cell ? -1 : 1;
-  return x->rank < y->rank ? -1 : x->rank > y->rank;
+/* Sorts by cell a list by rank. */
+static reshard_status sort_pieces(rs_held_pieces *pieces) {
+  rs_held_piece *p = pieces->at, *sorted = NULL;
+  int64_t n = pieces->n;
+  uint64_t most = 0;
+  bool ordered = true;
+  for (int64_t i = 0; i < n; i++) {
+    most = rs_max(most, p[i].cell);
+    ordered = ordered && (i == 0 || p[i - 1].cell <= p[i].cell);
+  }
+  if (ordered)
+    return RESHARD_SUCCESS;
+  rs_pair *keys;
+  RS_TRY(rs_alloc(&keys, 2 * n, sizeof *keys));
+  reshard_status status = rs_alloc(&sorted, n, sizeof *sorted);
+  for (int64_t i = 0; i < n; i++)
+    keys[i] = (rs_pair){p[i].cell, (uint64_t)i};
+  const rs_pair *order = rs_sort_pairs(keys, keys + n, n, false, 0, rs_bits(most));
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
+    sorted[i] = p[order[i].value];
+  if (status == RESHARD_SUCCESS) {
+    free(pieces->at);
+    pieces->at = sorted;
+    pieces->cap = n;
+  }
+  free(keys);
+  return status;
 }
 
 /* Adds the arrays of a rank, which holds so many elements in all. */
@@ -139,8 +163,7 @@ reshard_status rs_class_pieces(const rs_class *c, bool src, int64_t world, rs_he
   }
   free(held);
   free(scratch.at);
-  if (out->n > 1)
-    qsort(out->at, (size_t)out->n, sizeof *out->at, by_cell_and_rank);
+  RS_THEN(status, sort_pieces(out));
   return status;
 }
 

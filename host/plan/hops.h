@@ -28,6 +28,7 @@ typedef struct rs_hop_cell {
   int64_t first, domains; /* in rs_hop_groups.domain */
   int64_t own, own_array; /* place of my domain among them, and my array; -1: none */
   uint64_t sum;           /* of the hashes of all */
+  bool ascending;         /* of domains with equally many, each has ranks above those of the one before */
 } rs_hop_cell;
 
 /* Domains [begin, end) of a cell that pass bytes on, but for some of them, which hold the source cell. */
@@ -58,8 +59,8 @@ typedef struct rs_hop_groups {
 } rs_hop_groups;
 
 struct rs_work;
-struct rs_unit;
-/* topology/groups.c. The number of a cell of the class that is intersected; it is listed where it is asked for first. */
+struct rs_hop_unit;
+/* topology/groups.c. The number of a cell of the class that is intersected; one that is new is listed. */
 reshard_status rs_hop_cell_find(struct rs_work *work, int64_t cell, int64_t *number);
 /* Place of a domain among those of a cell; -1: it has no holder. */
 int64_t rs_hop_cell_place(const rs_hop_groups *groups, const rs_hop_cell *cell, int64_t domain);
@@ -77,7 +78,11 @@ void rs_hop_groups_free(rs_hop_groups *groups);
  * holders, or parts of those that are `here`, in this rank's domain. */
 reshard_status rs_list_line(struct rs_work *work, bool here);
 /* Those of one unit in the chain of this rank, which has that array of it. */
-reshard_status rs_list_own_chain(struct rs_work *work, const struct rs_unit *unit, int64_t array);
+reshard_status rs_list_own_chain(struct rs_work *work, const struct rs_hop_unit *unit, int64_t array);
+/* True where the line of domains without holders is counted, not listed, for so many of its places. */
+reshard_status rs_line_is_counted(struct rs_work *work, int64_t wants, bool *counted);
+/* Elements of that line, and before the slice that a rank takes for an array. */
+reshard_status rs_count_line(struct rs_work *work, int64_t rank, int64_t array, int64_t *before, int64_t *total);
 
 typedef struct rs_stream {
   int64_t holder, taker;

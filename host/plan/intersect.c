@@ -108,7 +108,7 @@ static reshard_status send_hit(void *user, const rs_hit *hit) {
   int64_t rows = rs_hit_rows(&c->space, true, hit), at;
   RS_TRY(keep_lists(w, hit, &at));
   if (w->groups != NULL)
-    return rs_add_unit(w, (rs_unit){hit->cell, hit->elements, rows, at});
+    return rs_add_hop_unit(w, (rs_hop_unit){hit->cell, hit->elements, rows, at});
   int64_t n = rs_layout_holder_count(c->dst, hit->cell);
   RS_TRY(rs_vec_reserve(&w->holders, n));
   const rs_holder *holders = rs_layout_holders(c->dst, hit->cell, w->holders.at);
@@ -257,6 +257,7 @@ void rs_work_free(rs_work *w) {
   free(w->holders.at);
   free(w->sources.at);
   free(w->source_nodes.at);
+  free(w->node_ranks.at);
   free(w->servers.at);
   free(w->receivers.at);
   free(w->keys.at);

@@ -22,11 +22,11 @@ typedef struct rs_want {
   int64_t elements, rows, lists;
 } rs_want;
 
-/* What the source cell and a destination cell share, where bytes are passed on. */
-typedef struct rs_unit {
+/* The common elements of the source cell and a destination cell, where bytes are passed on. */
+typedef struct rs_hop_unit {
   int64_t cell; /* the destination's */
   int64_t elements, rows, lists;
-} rs_unit;
+} rs_hop_unit;
 
 /* Rows of a part that one of the ranks which hold its array alike takes, to pass them on. */
 typedef struct rs_slice {
@@ -69,6 +69,8 @@ typedef struct rs_work {
   RS_VEC(rs_holder) holders;
   RS_VEC(rs_holder) sources;    /* holders of a replicated cell, ascending */
   RS_VEC(int64_t) source_nodes; /* their nodes, ascending */
+  RS_VEC(rs_pair) node_ranks;   /* all ranks by node, and as many to sort them */
+  const rs_pair *by_node;       /* of these, the half that is sorted */
   RS_VEC(rs_holder) servers;    /* those of the sources that serve a line */
   RS_VEC(rs_receiver) receivers;
   RS_VEC(uint64_t) keys; /* of the receivers, and as many to sort them */
@@ -76,7 +78,7 @@ typedef struct rs_work {
   uint64_t place_mask;
   RS_VEC(rs_want) wants;
   RS_VEC(rs_hit) hits;
-  RS_VEC(rs_unit) units;
+  RS_VEC(rs_hop_unit) units;
   RS_VEC(int64_t) without; /* places of a cell's domains that have holders of the source cell */
   RS_VEC(rs_slice) slices; /* the first one is none */
   RS_VEC(rs_passed) passed;
@@ -133,7 +135,7 @@ reshard_status rs_share_sends(rs_work *work);
 reshard_status rs_share_all(rs_work *work);
 reshard_status rs_share_receives(rs_work *work);
 
-static inline reshard_status rs_add_unit(rs_work *w, rs_unit unit) {
+static inline reshard_status rs_add_hop_unit(rs_work *w, rs_hop_unit unit) {
   RS_TRY(rs_vec_reserve(&w->units, w->units.n + 1));
   w->units.at[w->units.n++] = unit;
   return RESHARD_SUCCESS;

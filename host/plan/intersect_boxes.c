@@ -68,7 +68,7 @@ static reshard_status send_cell(void *user, int64_t cell) {
   int64_t rows, elements = shared_elements(q, cell, &rows);
   bool others = false;
   if (w->groups != NULL)
-    return rs_add_unit(w, (rs_unit){cell, elements, rows, -1});
+    return rs_add_hop_unit(w, (rs_hop_unit){cell, elements, rows, -1});
   for (int64_t i = q->held->cell_first[cell]; i < q->held->cell_first[cell + 1]; i++) {
     others |= q->held->holders[i].rank != w->rank;
     RS_TRY(w->boxed ? add_meeting(q, q->held->holders[i], elements)

@@ -227,7 +227,7 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
   const rs_class *c = w->class_;
   int64_t n = rs_layout_holder_count(c->dst, hit->cell), rows = rs_hit_rows(&c->space, true, hit);
   if (w->groups != NULL)
-    return rs_add_unit(w, (rs_unit){hit->cell, hit->elements, rows, -1});
+    return rs_add_hop_unit(w, (rs_hop_unit){hit->cell, hit->elements, rows, -1});
   RS_TRY(rs_vec_reserve(&w->holders, n));
   RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
   const rs_holder *h = rs_layout_holders(c->dst, hit->cell, w->holders.at);
@@ -237,18 +237,68 @@ static reshard_status note_receivers(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
+/* The ranks of a node, ascending, as values; all are sorted where they are asked for first. */
+static reshard_status ranks_of_node(rs_work *w, int64_t node, const rs_pair **ranks, int64_t *n) {
+  int64_t low = 0, high = w->world;
+  if (w->node_ranks.n == 0) {
+    uint64_t bits = 0;
+    RS_TRY(rs_vec_reserve(&w->node_ranks, 2 * w->world));
+    for (int64_t r = 0; r < w->world; r++) {
+      w->node_ranks.at[r] = (rs_pair){(uint64_t)w->nodes[r], (uint64_t)r};
+      bits |= (uint64_t)w->nodes[r];
+    }
+    w->by_node = rs_sort_pairs(w->node_ranks.at, w->node_ranks.at + w->world, w->world, false, 0, rs_bits(bits));
+    w->node_ranks.n = 2 * w->world;
+  }
+  RS_LOWER_BOUND(low, high, w->by_node[i].key < (uint64_t)node);
+  *ranks = w->by_node + low;
+  for (*n = 0; low + *n < w->world && (*ranks)[*n].key == (uint64_t)node;)
+    ++*n;
+  return RESHARD_SUCCESS;
+}
+
+static bool is_source(const rs_work *w, int64_t rank) {
+  rs_holder h = {rank, 0};
+  return bsearch(&h, w->sources.at, (size_t)w->sources.n, sizeof h, holder_by_rank) != NULL;
+}
+
+/* Elements of my line, and before my rank in it: of ranks on my node, or of all others than those on nodes with
+ * holders. Holders are no receivers. */
+static reshard_status count_line(rs_work *w, line mine, int64_t *total, int64_t *before) {
+  int64_t most = mine.local ? 1 : w->nodes != NULL ? w->source_nodes.n : 0;
+  *total = mine.local ? 0 : rs_census_all(&w->census);
+  *before = mine.local ? 0 : rs_census_below(&w->census);
+  for (int64_t i = 0; w->nodes == NULL && i < w->sources.n; i++) {
+    int64_t rank = w->sources.at[i].rank, own = rs_census_of(&w->census, rank);
+    *total -= own;
+    *before -= rank < w->rank ? own : 0;
+  }
+  for (int64_t i = 0; i < most; i++) {
+    const rs_pair *ranks;
+    int64_t n;
+    if (!mine.local && i > 0 && w->source_nodes.at[i] == w->source_nodes.at[i - 1])
+      continue;
+    RS_TRY(ranks_of_node(w, mine.local ? mine.node : w->source_nodes.at[i], &ranks, &n));
+    for (int64_t k = 0; k < n; k++) {
+      int64_t rank = (int64_t)ranks[k].value, own = rs_census_of(&w->census, rank);
+      if (mine.local)
+        own = own > 0 && !is_source(w, rank) ? -own : 0;
+      *total -= own;
+      *before -= rank < w->rank ? own : 0;
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
 /* Receives one cell where the destination is regular. Its place in the line is computed, so that the receivers, of
  * which there may be a world full, are not visited. */
-static reshard_status receive_counted(rs_work *w, const rs_query *query, const rs_want *wants, int64_t nwants) {
+static reshard_status receive_counted(rs_work *w, line mine, const rs_query *query, const rs_want *wants,
+                                      int64_t nwants) {
+  int64_t total, before;
   if (w->census.layout == NULL)
     RS_TRY(rs_census_create(w->class_->dst, w->rank, &w->census));
   RS_TRY(rs_census_take(&w->census, query));
-  int64_t total = rs_census_all(&w->census), before = rs_census_below(&w->census);
-  for (int64_t i = 0; i < w->sources.n; i++) { /* holders are no receivers */
-    int64_t own = rs_census_of(&w->census, w->sources.at[i].rank);
-    total -= own;
-    before -= w->sources.at[i].rank < w->rank ? own : 0;
-  }
+  RS_TRY(count_line(w, mine, &total, &before));
   for (const rs_want *want = wants; want < wants + nwants; want++) {
     rs_receiver part = {w->rank, (int32_t)want->array, 0, want->elements, want->rows, want->lists};
     RS_TRY(receive_part(w, &part, before, total));
@@ -271,40 +321,33 @@ static int64_t own_array(const rs_work *w, const rs_receiver *r) {
   return r->rank == w->rank ? r->array : -1;
 }
 
-/* Receives what one holder sends alone: no other receiver of the line matters. */
-static reshard_status receive_from_one(rs_work *w, bool here, const rs_want *wants, int64_t nwants) {
+/* Receives all of what one holder serves alone. */
+static reshard_status receive_whole(rs_work *w, const rs_want *wants, int64_t nwants) {
   for (const rs_want *want = wants; want < wants + nwants; want++) {
-    rs_receiver whole = {w->rank, (int32_t)want->array, 0, want->elements, want->rows, want->lists};
-    if (here) {
-      RS_TRY(receive_part(w, &whole, 0, whole.elements));
-      continue;
-    }
-    rs_unit unit = {rs_layout_cell(w->class_->dst, w->rank, want->array), want->elements, want->rows, want->lists};
-    RS_TRY(rs_list_own_chain(w, &unit, want->array));
-    for (int64_t i = 0; i < w->receivers.n; i++)
-      RS_TRY(receive_part(w, &w->receivers.at[i], 0, w->receivers.at[i].elements));
+    rs_receiver part = {w->rank, (int32_t)want->array, 0, want->elements, want->rows, want->lists};
+    RS_TRY(receive_part(w, &part, 0, part.elements));
   }
   return RESHARD_SUCCESS;
 }
 
-/* All wants of one cell. */
-static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwants) {
-  rs_query query;
-  bool met;
-  w->cell = wants->cell;
-  w->receivers.n = w->units.n = 0;
-  w->scratch.run.n = w->scratch.list.n = 0;
-  RS_TRY(rs_find_sources(w, w->cell));
-  line mine = line_of(w, w->rank);
-  RS_TRY(find_servers(w, mine));
-  if (w->groups != NULL && w->servers.n == 1)
-    return receive_from_one(w, mine.local, wants, nwants);
-  RS_TRY(rs_ask(w, true, w->cell, &query, &met));
-  if (w->nodes == NULL && rs_layout_regular(w->class_->dst) && w->class_->dst->ranks.ascending)
-    return receive_counted(w, &query, wants, nwants);
-  RS_TRY(rs_layout_query(w->class_->dst, &query, w->listed ? &w->scratch : NULL, note_receivers, w));
-  if (w->groups != NULL)
-    RS_TRY(rs_list_line(w, mine.local));
+/* Receives slices of units whose places in the line are computed; what one holder serves is in order anyhow. */
+static reshard_status receive_chains(rs_work *w, const rs_want *wants, int64_t nwants) {
+  for (const rs_want *want = wants; want < wants + nwants; want++) {
+    rs_hop_unit unit = {rs_layout_cell(w->class_->dst, w->rank, want->array), want->elements, want->rows, want->lists};
+    RS_TRY(rs_list_own_chain(w, &unit, want->array));
+    for (int64_t i = 0; i < w->receivers.n; i++) {
+      const rs_receiver *r = &w->receivers.at[i];
+      int64_t before = 0, total = r->elements;
+      if (w->servers.n > 1)
+        RS_TRY(rs_count_line(w, r->rank, r->array, &before, &total));
+      RS_TRY(receive_part(w, r, before, total));
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Receives what is listed: all of the line. */
+static reshard_status receive_listed(rs_work *w, line mine, const rs_want *wants, int64_t nwants) {
   RS_TRY(sort_receivers(w));
   int64_t total = line_total(w, mine), before = 0, left = w->groups != NULL ? INT64_MAX : nwants;
   for (int64_t i = 0; i < w->receivers.n && left > 0; i++) {
@@ -320,6 +363,34 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
     before += r.elements;
   }
   return RESHARD_SUCCESS;
+}
+
+/* All wants of one cell. */
+static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwants) {
+  const struct reshard_layout_s *dst = w->class_->dst;
+  rs_query query;
+  bool met, counted = rs_layout_regular(dst) && dst->ranks.ascending;
+  w->cell = wants->cell;
+  w->receivers.n = w->units.n = 0;
+  w->scratch.run.n = w->scratch.list.n = 0;
+  RS_TRY(rs_find_sources(w, w->cell));
+  line mine = line_of(w, w->rank);
+  RS_TRY(find_servers(w, mine));
+  bool passed = w->groups != NULL && !mine.local;
+  if (w->servers.n == 1)
+    return passed ? receive_chains(w, wants, nwants) : receive_whole(w, wants, nwants);
+  RS_TRY(rs_ask(w, true, w->cell, &query, &met));
+  if (counted && !passed)
+    return receive_counted(w, mine, &query, wants, nwants);
+  RS_TRY(rs_layout_query(dst, &query, w->listed ? &w->scratch : NULL, note_receivers, w));
+  if (passed) {
+    RS_TRY(rs_line_is_counted(w, nwants, &counted));
+    if (counted)
+      return receive_chains(w, wants, nwants);
+  }
+  if (w->groups != NULL)
+    RS_TRY(rs_list_line(w, mine.local));
+  return receive_listed(w, mine, wants, nwants);
 }
 
 static int by_cell(const void *a, const void *b) {

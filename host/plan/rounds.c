@@ -129,12 +129,15 @@ static int64_t staged_message(const struct reshard_plan_s *plan, const rs_pace *
 
 rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
   rs_staging_size s = {.whole = true};
-  int64_t places = 0, step = step_of(pace);
+  int64_t places = 0, step = step_of(pace), last = 0, place = 0;
   for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
     int64_t bytes = staged_message(plan, pace, in_place, i), whole = round_up(bytes, step);
+    if (bytes != last)
+      place = pace->rounds <= 1 ? whole : rs_place_bytes(pace, false, bytes);
+    last = bytes;
     s.staged += bytes;
     s.half += whole;
-    places += pace->rounds <= 1 ? whole : rs_place_bytes(pace, false, bytes);
+    places += place;
   }
   s.bytes = s.half;
   bool shorter = places < s.bytes - (pace->halves - 1) * places;
@@ -146,10 +149,13 @@ rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace
 /* Upper bound, which falls as rounds rise, of the places of one half. */
 static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
                             int64_t rounds) {
-  int64_t sum = 0, fine = fine_of(pace), step = step_of(pace);
+  int64_t sum = 0, fine = fine_of(pace), step = step_of(pace), last = 0, place = 0; /* many are equal */
   for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
     int64_t bytes = staged_message(plan, pace, in_place, i);
-    sum += round_up(rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine)), step);
+    if (bytes != last)
+      place = round_up(rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine)), step);
+    last = bytes;
+    sum += place;
   }
   return sum;
 }
@@ -215,18 +221,28 @@ int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_pace 
                       : rs_max(rs_ceil_div(longest, bytes / 2), pipelined_rounds(plan, pace));
 }
 
-/* Messages of a direction, where they are made of streams. busy: room for a flag of each round. */
+/* Messages of a direction, where they are made of streams. busy: room for a flag of each round. The pieces of a stream
+ * travel in rounds of their own. */
 static int64_t count_messages(const struct reshard_plan_s *plan, const rs_pace *pace, const rs_stream_end *ends,
                               int64_t n, bool *busy) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; i++) {
-    int64_t pieces = rs_pace_pieces(pace, plan->hops->streams.at[ends[i].stream].bytes);
-    if (i == 0 || ends[i].peer != ends[i - 1].peer)
+  int64_t count = 0, last = 0;
+  for (int64_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && ends[end].peer == ends[i].peer;)
+      end++;
+    if (end - i > 1)
       memset(busy, 0, (size_t)(pace->rounds + rs_plan_later_rounds(plan, pace)) * sizeof *busy);
-    for (int64_t k = 0; k < pieces; k++) {
-      bool *round = &busy[rs_piece_round(pace, pieces, k) + ends[i].hop * pace->halves];
-      count += !*round;
-      *round = true;
+    for (int64_t e = i; e < end; e++) {
+      int64_t bytes = plan->hops->streams.at[ends[e].stream].bytes;
+      if (e > i && bytes == last && ends[e].hop == ends[e - 1].hop) /* in the same rounds */
+        continue;
+      int64_t pieces = rs_pace_pieces(pace, bytes);
+      last = bytes;
+      for (int64_t k = 0; k < pieces && end - i > 1; k++) {
+        bool *round = &busy[rs_piece_round(pace, pieces, k) + ends[e].hop * pace->halves];
+        count += !*round;
+        *round = true;
+      }
+      count += end - i == 1 ? pieces : 0;
     }
   }
   return count;

@@ -89,6 +89,7 @@ static reshard_status list_domains(rs_work *w, rs_hop_cell *c) {
     keys[at++] = (uint64_t)(next - i) << 32 | (uint64_t)(i - c->holders);
     most = rs_max(most, next - i);
   }
+  c->ascending = true;
   const uint64_t *order = rs_sort_keys(keys, keys + c->domains, c->domains, 32, 32 + rs_bits((uint64_t)most));
   rs_pair *place = g->place.at + g->place.n, *spare = NULL;
   bool ordered = true;
@@ -98,6 +99,7 @@ static reshard_status list_domains(rs_work *w, rs_hop_cell *c) {
     found[i] = (rs_hop_domain){w->nodes[h->rank], h - g->holder.at, count, sum};
     place[i] = (rs_pair){(uint64_t)found[i].number, (uint64_t)i};
     ordered = ordered && (i == 0 || place[i - 1].key < place[i].key);
+    c->ascending = c->ascending && (i == 0 || found[i - 1].count < count || h[-1].rank < h->rank);
     uint64_t hash = 1;
     for (int64_t k = 0; k < count; k++)
       hash = mix(hash, (uint64_t)h[k].rank);

@@ -21,6 +21,16 @@ typedef struct hop_maker {
   RS_VEC(stream_part) parts;
 } hop_maker;
 
+/* Sorts a list that is in order already, mostly. */
+static void sort_unordered(void *at, int64_t n, size_t size, int (*compare)(const void *a, const void *b)) {
+  const char *p = at;
+  int64_t i = 1;
+  for (; i < n && compare(p, p + size) <= 0; i++)
+    p += size;
+  if (i < n)
+    qsort(at, (size_t)n, size, compare);
+}
+
 /* The stream is the first of what they are ordered by. */
 static int compare_streams(int64_t holder, int64_t taker, int64_t group, int64_t holder2, int64_t taker2,
                            int64_t group2) {
@@ -41,8 +51,11 @@ static int by_stream(const void *a, const void *b) {
   return x->segment.src_array < y->segment.src_array ? -1 : x->segment.src_array > y->segment.src_array;
 }
 
+/* Those that are sent come first, as they are found. */
 static int by_part(const void *a, const void *b) {
   const stream_part *x = a, *y = b;
+  if (x->sending != y->sending)
+    return x->sending ? -1 : 1;
   int streams = compare_streams(x->holder, x->taker, x->group, y->holder, y->taker, y->group);
   return streams != 0 ? streams : x->class_ < y->class_ ? -1 : x->class_ > y->class_;
 }
@@ -59,24 +72,29 @@ static reshard_status add_plain(rs_work *w) {
   return RESHARD_SUCCESS;
 }
 
+static bool begins_stream(const rs_passed *p, int64_t i) {
+  return i == 0 ||
+         compare_streams(p[i - 1].holder, p[i - 1].taker, p[i - 1].group, p[i].holder, p[i].taker, p[i].group) != 0;
+}
+
 /* Makes what was found the messages of a side, in the order of streams, which have no numbers yet. */
 static reshard_status make_parts(rs_work *w, bool sending) {
   hop_maker *m = (hop_maker *)w; /* whose first member it is */
   rs_class *c = w->class_;
   rs_side *side = sending ? &c->send : &c->receive;
   RS_TRY(add_plain(w));
-  int64_t n = w->passed.n;
+  int64_t n = w->passed.n, streams = 0;
   const rs_passed *p = w->passed.at;
-  if (n > 1)
-    qsort(w->passed.at, (size_t)n, sizeof *p, by_stream);
+  sort_unordered(w->passed.at, n, sizeof *p, by_stream);
   RS_TRY(rs_alloc(&side->segments.at, n, sizeof(rs_segment)));
   side->segments.n = side->segments.cap = side->nsegments = n;
+  for (int64_t i = 0; i < n; i++)
+    streams += begins_stream(p, i);
+  RS_TRY(rs_vec_reserve(&side->messages, streams));
+  RS_TRY(rs_vec_reserve(&m->parts, m->parts.n + streams));
   for (int64_t i = 0; i < n; i++) {
     side->segments.at[i] = p[i].segment;
-    if (i == 0 ||
-        compare_streams(p[i - 1].holder, p[i - 1].taker, p[i - 1].group, p[i].holder, p[i].taker, p[i].group) != 0) {
-      RS_TRY(rs_vec_reserve(&side->messages, side->messages.n + 1));
-      RS_TRY(rs_vec_reserve(&m->parts, m->parts.n + 1));
+    if (begins_stream(p, i)) {
       m->parts.at[m->parts.n++] = (stream_part){
           p[i].holder, p[i].taker, p[i].group, w->number, side->messages.n, p[i].taker_array, p[i].segment.src_array,
           sending};
@@ -113,8 +131,7 @@ static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan
 /* Numbers the streams, and their messages after them. */
 static reshard_status number_streams(hop_maker *m) {
   rs_hops *h = m->hops;
-  if (m->parts.n > 1)
-    qsort(m->parts.at, (size_t)m->parts.n, sizeof *m->parts.at, by_part);
+  sort_unordered(m->parts.at, m->parts.n, sizeof *m->parts.at, by_part);
   for (int64_t i = 0; i < m->parts.n; i++) {
     const stream_part *p = &m->parts.at[i];
     const rs_class *c = &h->classes[p->class_];
@@ -210,25 +227,44 @@ static int by_order(const void *a, const void *b) {
   return 0;
 }
 
-static reshard_status sort_ends(const rs_hops *h, rs_stream_end *ends, int64_t n) {
-  ordered_end *ordered;
-  RS_TRY(rs_alloc(&ordered, n, sizeof *ordered));
-  for (int64_t i = 0; i < n; i++)
-    ordered[i] = (ordered_end){ends[i], &h->streams.at[ends[i].stream]};
-  if (n > 1)
-    qsort(ordered, (size_t)n, sizeof *ordered, by_order);
-  for (int64_t i = 0; i < n; i++)
-    ends[i] = ordered[i].end;
-  free(ordered);
-  return RESHARD_SUCCESS;
-}
-
 /* Begin of the next peer's ends. */
 static int64_t next_peer(const rs_stream_end *ends, int64_t n, int64_t i) {
   int64_t peer = ends[i].peer;
   while (i < n && ends[i].peer == peer)
     i++;
   return i;
+}
+
+/* Orders ends, which come by stream: by peer, then those of each. */
+static reshard_status sort_ends(const rs_hops *h, rs_stream_end *ends, int64_t n) {
+  ordered_end *ordered;
+  uint64_t *keys;
+  int64_t most = 0;
+  int places = rs_bits((uint64_t)n);
+  RS_TRY(rs_alloc(&ordered, n, sizeof *ordered));
+  reshard_status status = rs_alloc(&keys, 2 * n, sizeof *keys);
+  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
+    keys[i] = (uint64_t)ends[i].peer << places | (uint64_t)i;
+    most = rs_max(most, ends[i].peer);
+  }
+  if (status == RESHARD_SUCCESS) {
+    const uint64_t *sorted = rs_sort_keys(keys, keys + n, n, places, places + rs_bits((uint64_t)most));
+    for (int64_t i = 0; i < n; i++) {
+      const rs_stream_end *end = &ends[sorted[i] & (((uint64_t)1 << places) - 1)];
+      ordered[i] = (ordered_end){*end, &h->streams.at[end->stream]};
+    }
+    for (int64_t i = 0; i < n; i++)
+      ends[i] = ordered[i].end;
+    for (int64_t i = 0, end; i < n; i = end) {
+      end = next_peer(ends, n, i);
+      sort_unordered(ordered + i, end - i, sizeof *ordered, by_order);
+    }
+    for (int64_t i = 0; i < n; i++)
+      ends[i] = ordered[i].end;
+  }
+  free(keys);
+  free(ordered);
+  return status;
 }
 
 static bool same_streams(const rs_stream_end *a, const rs_stream_end *b, int64_t n) {

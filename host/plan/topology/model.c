@@ -33,6 +33,7 @@ typedef struct hop_model {
   two_sums *sent;     /* [world]: source bytes that leave for one domain, or for all ranks */
   int64_t most_alike; /* domains that have equally many ranks with one array */
   rs_held_pieces pieces;
+  RS_VEC(int64_t) counts; /* of a cell's domains */
 } hop_model;
 
 static int64_t muldiv(int64_t a, int64_t b, int64_t by) {
@@ -55,24 +56,32 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* The most domains with equally many ranks, of those that pieces [i, end) are in. count: [domains], zero. */
+static void sort_values(int64_t *values, int64_t n) {
+  int64_t i = 1;
+  while (i < n && values[i - 1] <= values[i])
+    i++;
+  if (i < n)
+    qsort(values, (size_t)n, sizeof *values, by_value);
+}
+
+/* The most domains with equally many ranks, of those that pieces [i, end) are in. */
 static reshard_status count_alike(hop_model *m, int64_t i, int64_t end) {
-  int64_t *counts, n = 0, alike = 0;
-  RS_TRY(rs_alloc(&counts, end - i + 1, sizeof *counts));
+  int64_t n = 0, alike = 0;
+  RS_TRY(rs_vec_reserve(&m->counts, end - i));
+  int64_t *counts = m->counts.at;
   for (int64_t k = i; k < end; k++)
     counts[k - i] = m->plan->nodes[m->pieces.at[k].rank];
-  qsort(counts, (size_t)(end - i), sizeof *counts, by_value);
+  sort_values(counts, end - i);
   for (int64_t k = 0, from = 0; k < end - i; k++)
     if (k + 1 == end - i || counts[k + 1] != counts[k]) { /* of one domain */
       counts[n++] = k + 1 - from;
       from = k + 1;
     }
-  qsort(counts, (size_t)n, sizeof *counts, by_value);
+  sort_values(counts, n);
   for (int64_t k = 0; k < n; k++) {
     alike = k > 0 && counts[k] == counts[k - 1] ? alike + 1 : 1;
     m->most_alike = rs_max(m->most_alike, alike);
   }
-  free(counts);
   return RESHARD_SUCCESS;
 }
 
@@ -101,8 +110,8 @@ static reshard_status add_destinations(hop_model *m, const rs_class *c, int64_t 
 /* Sums up what holders of a class send to domains without any. */
 static reshard_status add_sources(hop_model *m, const rs_class *c, int64_t bytes, int64_t *cell) {
   const int64_t *nodes = m->plan->nodes;
-  int64_t width = c->wire.width * c->entries;
-  two_sums all = {0, 0};
+  int64_t width = c->wire.width * c->entries, each = 0;
+  two_sums all = {0, 0}, before = all, share = all; /* cells are alike, mostly */
   memset(m->had, 0, (size_t)m->domains * sizeof *m->had);
   for (int64_t d = 0; d < m->domains; d++) {
     all.once = add_most(all.once, m->needed[d].once);
@@ -122,10 +131,15 @@ static reshard_status add_sources(hop_model *m, const rs_class *c, int64_t bytes
       lacking.once -= m->needed[d].once;
       lacking.each -= m->needed[d].each;
     }
+    if (i == 0 || here / (end - i) != each || lacking.once != before.once || lacking.each != before.each) {
+      each = here / (end - i);
+      before = lacking;
+      share = (two_sums){muldiv(each, rs_min(lacking.once, bytes), bytes), muldiv(each, lacking.each, bytes)};
+    }
     for (int64_t k = i; k < end; k++) {
       two_sums *sent = &m->sent[m->pieces.at[k].rank];
-      sent->once += muldiv(here / (end - i), rs_min(lacking.once, bytes), bytes);
-      sent->each = add_most(sent->each, muldiv(here / (end - i), lacking.each, bytes));
+      sent->once += share.once;
+      sent->each = add_most(sent->each, share.each);
     }
   }
   for (int64_t d = 0; d < m->domains; d++) {
@@ -255,6 +269,7 @@ reshard_status rs_topology_choose(struct reshard_plan_s *plan) {
     choose_chains(&m, &t, topology);
   }
   free(m.pieces.at);
+  free(m.counts.at);
   free(sums);
   return status;
 }

@@ -12,36 +12,51 @@
 #include <string.h>
 
 enum { SLICE = 256 << 10 }; /* bytes of a slice at least, over all entries of the class; a constant of plans */
+enum { COUNTED = 64 };      /* a line of fewer chains for each place that is looked for in it is listed */
 
-static reshard_status add_part(rs_work *w, const rs_unit *u, rs_holder h) {
+static reshard_status add_part(rs_work *w, const rs_hop_unit *u, rs_holder h) {
   RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + 1));
   w->receivers.at[w->receivers.n++] = (rs_receiver){h.rank, (int32_t)h.array, 0, u->elements, u->rows, u->lists};
   return RESHARD_SUCCESS;
 }
 
+/* Slices of a unit that so many receivers of a domain share, and the rows of one of them. */
+static int64_t count_slices(const rs_work *w, const rs_hop_unit *u, int64_t receivers) {
+  int64_t bytes = u->elements * w->class_->wire.width * w->class_->entries;
+  return rs_min(receivers, rs_max(1, bytes / SLICE));
+}
+
+static void cut_slice(const rs_hop_unit *u, int64_t j, int64_t n, int64_t *begin, int64_t *end) {
+  const rs_receiver whole = {.elements = u->elements, .rows = u->rows};
+  *begin = rs_row_at(&whole, rs_share_begin(u->elements, j, n));
+  *end = rs_row_at(&whole, rs_share_begin(u->elements, j + 1, n));
+}
+
+/* The taker of slice j of a unit, of the receivers of a domain. */
+static const rs_holder *taker_of(const rs_work *w, const rs_hop_domain *domain, int64_t j) {
+  return &w->groups->holder.at[domain->first + (w->number + j) % domain->count];
+}
+
 /* Slices for the receivers of a chain. */
-static reshard_status add_chain(rs_work *w, const rs_unit *u, const rs_hop_chain *chain) {
+static reshard_status add_chain(rs_work *w, const rs_hop_unit *u, const rs_hop_chain *chain) {
   const rs_hop_cell *c = &w->groups->cell.at[chain->cell];
   const rs_hop_domain *head = rs_hop_chain_at(w->groups, chain, 0);
-  const rs_holder *h = w->groups->holder.at + head->first;
   int64_t group = 0, own = !w->sending && c->own >= chain->begin && c->own < chain->end ? c->own_array : -1,
-          row = u->elements / u->rows, bytes = u->elements * w->class_->wire.width * w->class_->entries,
-          parts = rs_min(head->count, rs_max(1, bytes / SLICE));
+          n = count_slices(w, u, head->count), begin, end;
   if (rs_hop_chain_domains(chain) * head->count == 1)
-    return add_part(w, u, *h);
+    return add_part(w, u, *taker_of(w, head, 0));
   if (w->sending || own >= 0) /* else it is a part of the line, and no more */
     RS_TRY(rs_hop_groups_find(w->groups, chain, &group));
-  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + parts));
-  RS_TRY(rs_vec_reserve(&w->slices, w->slices.n + parts));
-  rs_receiver whole = {0, 0, 0, u->elements, u->rows, u->lists};
-  for (int64_t j = 0; j < parts; j++) {
-    const rs_holder *taker = &h[(w->number + j) % head->count];
-    int64_t begin = rs_row_at(&whole, rs_share_begin(u->elements, j, parts)),
-            end = rs_row_at(&whole, rs_share_begin(u->elements, j + 1, parts));
+  RS_TRY(rs_vec_reserve(&w->receivers, w->receivers.n + n));
+  RS_TRY(rs_vec_reserve(&w->slices, w->slices.n + n));
+  for (int64_t j = 0; j < n; j++) {
+    const rs_holder *taker = taker_of(w, head, j);
+    cut_slice(u, j, n, &begin, &end);
     if (begin >= end)
       continue;
-    w->receivers.at[w->receivers.n++] = (rs_receiver){taker->rank,         (int32_t)taker->array, (int32_t)w->slices.n,
-                                                      (end - begin) * row, end - begin,           u->lists};
+    w->receivers.at[w->receivers.n++] = (rs_receiver){taker->rank,          (int32_t)taker->array,
+                                                      (int32_t)w->slices.n, (end - begin) * (u->elements / u->rows),
+                                                      end - begin,          u->lists};
     w->slices.at[w->slices.n++] = (rs_slice){begin, group, own};
   }
   return RESHARD_SUCCESS;
@@ -99,7 +114,7 @@ static rs_hop_chain find_alike(const rs_work *w, int64_t cell, int64_t place) {
 }
 
 /* Receivers of a unit in domains that have no holder. */
-static reshard_status list_elsewhere(rs_work *w, const rs_unit *u) {
+static reshard_status list_elsewhere(rs_work *w, const rs_hop_unit *u) {
   int64_t cell;
   RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
   RS_TRY(find_without(w, &w->groups->cell.at[cell]));
@@ -115,7 +130,7 @@ static reshard_status list_elsewhere(rs_work *w, const rs_unit *u) {
 }
 
 /* Receivers of a unit in this rank's domain, which has holders. */
-static reshard_status list_here(rs_work *w, const rs_unit *u) {
+static reshard_status list_here(rs_work *w, const rs_hop_unit *u) {
   int64_t cell;
   RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
   const rs_hop_cell *c = &w->groups->cell.at[cell];
@@ -130,7 +145,7 @@ static reshard_status list_here(rs_work *w, const rs_unit *u) {
 }
 
 /* The same of a cell that one rank holds, of which no list is kept. */
-static reshard_status list_one(rs_work *w, const rs_unit *u, bool here) {
+static reshard_status list_one(rs_work *w, const rs_hop_unit *u, bool here) {
   rs_holder storage, h = *rs_layout_holders(w->class_->dst, u->cell, &storage);
   int64_t node = w->nodes[h.rank];
   bool serves = here ? node == w->nodes[w->rank] && !rs_layout_holds(w->class_->src, w->cell, h.rank)
@@ -147,14 +162,14 @@ reshard_status rs_list_line(rs_work *w, bool here) {
   RS_TRY(rs_vec_reserve(&w->slices, 1));
   clear_line(w);
   for (int64_t i = 0; i < w->units.n; i++) {
-    const rs_unit *u = &w->units.at[i];
+    const rs_hop_unit *u = &w->units.at[i];
     bool one = rs_layout_holder_count(w->class_->dst, u->cell) == 1;
     RS_TRY(one ? list_one(w, u, here) : here ? list_here(w, u) : list_elsewhere(w, u));
   }
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_list_own_chain(rs_work *w, const rs_unit *u, int64_t array) {
+reshard_status rs_list_own_chain(rs_work *w, const rs_hop_unit *u, int64_t array) {
   int64_t cell;
   RS_TRY(rs_vec_reserve(&w->slices, 1));
   clear_line(w);
@@ -168,4 +183,64 @@ reshard_status rs_list_own_chain(rs_work *w, const rs_unit *u, int64_t array) {
           at = c->own - all.begin - rs_hop_without(&all, c->own);
   rs_hop_chain chain = nth_chain(&all, ((at + 1) * chains - 1) / n, chains);
   return add_chain(w, u, &chain);
+}
+
+/* --- Counting a line ---------------------------------------------------------------------------------------------- */
+
+reshard_status rs_line_is_counted(rs_work *w, int64_t wants, bool *counted) {
+  int64_t listed = 0, cell;
+  *counted = true;
+  for (int64_t i = 0; i < w->units.n && *counted; i++) {
+    if (rs_layout_holder_count(w->class_->dst, w->units.at[i].cell) == 1)
+      continue;
+    RS_TRY(rs_hop_cell_find(w, w->units.at[i].cell, &cell));
+    *counted = w->groups->cell.at[cell].ascending;
+    listed += rs_min(w->chains, w->groups->cell.at[cell].domains);
+  }
+  *counted = *counted && listed / COUNTED > wants * w->units.n;
+  return RESHARD_SUCCESS;
+}
+
+static bool is_before(int64_t rank, int64_t array, const rs_holder *h) {
+  return h->rank < rank || (h->rank == rank && h->array < array);
+}
+
+/* Adds the slices of the first domains of chains: all, and those of takers before an array of a rank. */
+static void count_heads(const rs_work *w, const rs_hop_unit *u, const rs_hop_chain *all, int64_t rank, int64_t array,
+                        int64_t *before, int64_t *total) {
+  int64_t domains = rs_hop_chain_domains(all), chains = rs_min(w->chains, domains), begin, end;
+  *total += chains * u->elements;
+  if (chains == 0)
+    return;
+  int64_t n = count_slices(w, u, rs_hop_chain_at(w->groups, all, 0)->count);
+  for (int64_t j = 0; j < n; j++) {
+    int64_t low = 0, high = chains;
+    RS_LOWER_BOUND(low, high,
+                   is_before(rank, array, taker_of(w, rs_hop_chain_at(w->groups, all, i * domains / chains), j)));
+    cut_slice(u, j, n, &begin, &end);
+    *before += low * (end - begin) * (u->elements / u->rows);
+  }
+}
+
+reshard_status rs_count_line(rs_work *w, int64_t rank, int64_t array, int64_t *before, int64_t *total) {
+  *before = *total = 0;
+  for (int64_t i = 0; i < w->units.n; i++) {
+    const rs_hop_unit *u = &w->units.at[i];
+    int64_t cell;
+    if (rs_layout_holder_count(w->class_->dst, u->cell) == 1) {
+      rs_holder storage, h = *rs_layout_holders(w->class_->dst, u->cell, &storage);
+      int64_t elements = rs_node_has_sources(w, w->nodes[h.rank]) ? 0 : u->elements;
+      *total += elements;
+      *before += is_before(rank, array, &h) ? elements : 0;
+      continue;
+    }
+    RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
+    RS_TRY(find_without(w, &w->groups->cell.at[cell]));
+    for (int64_t place = 0, n = w->groups->cell.at[cell].domains; place < n;) {
+      rs_hop_chain all = find_alike(w, cell, place);
+      place = all.end;
+      count_heads(w, u, &all, rank, array, before, total);
+    }
+  }
+  return RESHARD_SUCCESS;
 }
