@@ -553,4 +553,46 @@ CASE(large_arrays_enter_a_domain_in_slices_of_several_takers) {
   assert_true(n < 8 || counts.slices > n / 4);
 }
 
+/* Several hundred domains, of which both ends count the places of slices: what one sends the other expects. */
+CASE(both_ends_of_large_worlds_agree_on_bytes) {
+  enum { WORLD = 512 };
+  static const char *const sides[][2] = {{"mesh(4x8@0-31;R,S0)", "mesh(240x2@32-511;R,S1)"},
+                                         {"mesh(2x16@0-31;R,S0)", "mesh(480@32-511;R)"},
+                                         {"mesh(8x64;R,S0)", "mesh(512;R)"}};
+  const int64_t shape[2] = {512, 8192};
+  int64_t domain[WORLD], *sent = cli_alloc(WORLD * WORLD, sizeof *sent);
+  for (int64_t r = 0; r < WORLD; r++)
+    domain[r] = r / 3;
+  for (size_t i = 0; i < 2 * sizeof sides / sizeof *sides; i++) {
+    reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+    topology.ranks = WORLD;
+    topology.domain = domain;
+    topology.chains = i % 2 ? 150 : RESHARD_NO_CHAINS;
+    reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .topology = &topology};
+    reshard_layout src = layout_from_text(sides[i / 2][0], 2, shape, WORLD),
+                   dst = layout_from_text(sides[i / 2][1], 2, shape, WORLD);
+    reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_F32};
+    memset(sent, 0, WORLD * WORLD * sizeof *sent);
+    for (int64_t r = 0; r < WORLD; r++) {
+      reshard_plan plan;
+      reshard_plan_info info;
+      assert_int_equal(reshard_plan_create(1, &entry, r, &options, &plan), RESHARD_SUCCESS);
+      assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
+      for (int64_t k = 0, peer, out, in; k < info.peers; k++) {
+        assert_int_equal(reshard_plan_peer(plan, k, &peer, &out, &in), RESHARD_SUCCESS);
+        sent[r * WORLD + peer] += out;
+        sent[peer * WORLD + r] -= in;
+      }
+      reshard_plan_destroy(plan);
+    }
+    for (int64_t k = 0; k < (int64_t)WORLD * WORLD; k++)
+      if (sent[k] != 0)
+        fail_msg("%s to %s: rank %lld sends rank %lld %lld bytes more than it expects", sides[i / 2][0],
+                 sides[i / 2][1], (long long)k / WORLD, (long long)k % WORLD, (long long)sent[k]);
+    reshard_layout_release(src);
+    reshard_layout_release(dst);
+  }
+  free(sent);
+}
+
 RUN_CASES
