@@ -192,26 +192,6 @@ static void refusals(void) {
   CHECK(strcmp(reshard_last_error(), text) == 0, "names the rank");
 }
 
-/* --- Split ------------------------------------------------------------------------------------------------------ */
-
-static void splits(void) {
-  reshard_comm comm = open_comm(60000), sub = NULL, none = comm;
-  /* colors and keys beyond an int; ranks in the reverse order */
-  CHECK(reshard_comm_split(comm, INT64_MAX - rank % 2, -((int64_t)rank << 40), &sub) == RESHARD_SUCCESS, "odd, even");
-  int64_t n = (size - rank % 2 + 1) / 2;
-  CHECK(reshard_comm_size(sub) == n, "%lld ranks", (long long)reshard_comm_size(sub));
-  CHECK(reshard_comm_rank(sub) == n - 1 - rank / 2, "rank %lld", (long long)reshard_comm_rank(sub));
-  for (int64_t i = 0; i < n; i++)
-    CHECK(reshard_comm_global_ranks(sub)[i] == 2 * (n - 1 - i) + rank % 2, "global rank of %lld", (long long)i);
-  CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of the half");
-  CHECK(reshard_comm_split(comm, rank == 0 ? -1 : 3, 0, &none) == RESHARD_SUCCESS, "all but rank 0");
-  CHECK((none == NULL) == (rank == 0), "who is in none");
-  reshard_comm_destroy(none);
-  reshard_comm_destroy(comm); /* the half lives on */
-  CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS, "barrier of the half, alone");
-  reshard_comm_destroy(sub);
-}
-
 /* --- Deadlines and aborts --------------------------------------------------------------------------------------- */
 
 /* The last error is the same on the ranks from `first` on. */
@@ -366,29 +346,6 @@ static void deadline_of_messages(void) {
   reshard_comm_destroy(comm);
 }
 
-/* Rank 0 aborts what others were split from: one waits in a part that rank 0 is in, one in a part that it is not. */
-static void aborts(void) {
-  reshard_comm comm = open_comm(60000), copy = NULL, pair = NULL;
-  CHECK(reshard_comm_split(comm, 0, 0, &copy) == RESHARD_SUCCESS, "a copy");
-  CHECK(reshard_comm_split(comm, rank == 0, 0, &pair) == RESHARD_SUCCESS, "all but rank 0");
-  if (rank == 0) {
-    test_sleep_ms(100);
-    CHECK(reshard_comm_abort(comm) == RESHARD_SUCCESS, "abort");
-    CHECK(reshard_comm_barrier(copy) == RESHARD_ERROR_PEER, "what was split from it");
-    CHECK(reshard_comm_barrier(pair) == RESHARD_ERROR_PEER, "what was split from it, of one rank");
-  } else {
-    CHECK(reshard_comm_barrier(rank == 1 ? copy : comm) == RESHARD_ERROR_PEER, "waiting for who aborted");
-    CHECK(strstr(reshard_last_error(), "rank 0 aborted the communicator") != NULL, "names who aborted");
-    if (rank != 1)
-      CHECK(reshard_comm_barrier(pair) == RESHARD_ERROR_PEER, "where it is not");
-  }
-  CHECK(reshard_comm_barrier(comm) == RESHARD_ERROR_PEER, "after the abort");
-  world_barrier();
-  reshard_comm_destroy(pair);
-  reshard_comm_destroy(copy);
-  reshard_comm_destroy(comm);
-}
-
 /* --- Meshes, DTensors, sharded tensors -------------------------------------------------------------------------- */
 
 static void contracts(int64_t n, const char *directory) {
@@ -406,6 +363,7 @@ static void contracts(int64_t n, const char *directory) {
   contract_check_steady(&s);
   contract_check_ends(&s);
   contract_check_poll(&s, true);
+  contract_check_losses(&s, true);
   contract_check_fsdp(&s, 1);
   contract_check_groups(&s, directory);
   CHECK(s.wrong == 0, "%lld things are not so", (long long)s.wrong);
@@ -486,21 +444,16 @@ int main(int argc, char **argv) {
     random_cases(argc > 2 ? atoll(argv[2]) : 100);
   else if (strcmp(what, "refusals") == 0)
     refusals(), executes_apart();
-  else if (strcmp(what, "splits") == 0)
-    splits();
   else if (strcmp(what, "contracts") == 0)
     contracts(argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? argv[3] : "contracts.state");
   else if (strcmp(what, "deadline") == 0)
     run_timed(all_deadlines);
   else if (strcmp(what, "shrinks") == 0)
     run_timed(all_shrinks);
-  else if (strcmp(what, "aborts") == 0)
-    aborts();
   else if (strcmp(what, "large") == 0)
     one_large_message();
   else
-    CHECK(false, "usage: ranks random [N] | refusals | splits | contracts [N [DIRECTORY]] | deadline | shrinks | "
-                 "aborts | large");
+    CHECK(false, "usage: ranks random [N] | refusals | contracts [N [DIRECTORY]] | deadline | shrinks | large");
   int64_t all = world_close(failures);
   if (rank == 0)
     printf("%s, %d ranks: %lld checks failed\n", what, size, (long long)all);

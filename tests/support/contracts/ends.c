@@ -156,3 +156,89 @@ void contract_check_poll(contract_rank *s, bool told) {
     reshard_comm_destroy(whole);
   }
 }
+
+/* --- Parts, aborts, losses ---------------------------------------------------------------------------------------- */
+
+static int64_t global_rank(const contract_rank *s, int64_t rank) {
+  const int64_t *global = reshard_comm_global_ranks(s->comm);
+  return global != NULL ? global[rank] : rank;
+}
+
+/* Colors and keys beyond an int, ranks in the reverse order; a rank in no part; a part that outlives the whole. */
+static void check_split(contract_rank *s) {
+  int64_t n = reshard_comm_size(s->comm), rank = reshard_comm_rank(s->comm), of = (n - rank % 2 + 1) / 2;
+  reshard_comm whole = NULL, part = NULL, none = s->comm;
+  if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &whole)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_split(whole, INT64_MAX - rank % 2, -(rank << 40), &part)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_split(whole, rank == 0 ? -1 : 3, 0, &none)))
+    return;
+  CONTRACT_CHECK(s, (none == NULL) == (rank == 0));
+  CONTRACT_CHECK(s, reshard_comm_size(part) == of && reshard_comm_rank(part) == of - 1 - rank / 2);
+  for (int64_t i = 0; i < of; i++)
+    CONTRACT_CHECK(s, reshard_comm_global_ranks(part)[i] == global_rank(s, 2 * (of - 1 - i) + rank % 2));
+  reshard_comm_destroy(none);
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(part));
+  reshard_comm_destroy(whole);
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(part));
+  reshard_comm_destroy(part);
+}
+
+/* Rank 0 aborts a part, which the whole outlives, or the whole, which ends its parts: others wait in some of them. */
+static void check_abort(contract_rank *s, bool told, bool of_whole) {
+  int64_t rank = reshard_comm_rank(s->comm);
+  reshard_comm whole = NULL, part = NULL, apart = NULL;
+  if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &whole)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_split(whole, 0, rank, &part)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_split(whole, rank == 0, 0, &apart)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm)))
+    return;
+  if (rank == 0 || !told)
+    CONTRACT_SUCCEEDS(s, reshard_comm_abort(of_whole ? whole : part));
+  CONTRACT_CHECK(s, reshard_comm_barrier(of_whole && rank > 1 ? whole : part) == RESHARD_ERROR_PEER);
+  CONTRACT_CHECK(s, rank == 0 || !told || strstr(reshard_last_error(), "rank 0 aborted the communicator") != NULL);
+  CONTRACT_CHECK(s, reshard_comm_barrier(part) == RESHARD_ERROR_PEER);
+  CONTRACT_CHECK(s, reshard_comm_barrier(apart) == (of_whole ? RESHARD_ERROR_PEER : RESHARD_SUCCESS));
+  CONTRACT_CHECK(s, reshard_comm_barrier(whole) == (of_whole ? RESHARD_ERROR_PEER : RESHARD_SUCCESS));
+  reshard_comm_destroy(apart);
+  reshard_comm_destroy(part);
+  reshard_comm_destroy(whole);
+}
+
+/* The ranks of `rest` make parts of it. */
+static void use_rest(contract_rank *s, reshard_comm rest) {
+  int64_t rank = reshard_comm_rank(rest);
+  reshard_comm half = NULL;
+  CONTRACT_CHECK(s, reshard_comm_size(rest) == reshard_comm_size(s->comm) - 1);
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(rest));
+  if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(rest, rank % 2, 0, &half)))
+    return;
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(half));
+  int64_t old = reshard_comm_global_ranks(half)[reshard_comm_rank(half)];
+  CONTRACT_CHECK(s, old == global_rank(s, reshard_comm_rank(s->comm)));
+  reshard_comm_destroy(half);
+}
+
+/* The others shrink without the last rank, which is told so. */
+static void check_shrink(contract_rank *s, bool told) {
+  int64_t rank = reshard_comm_rank(s->comm), last = reshard_comm_size(s->comm) - 1;
+  reshard_comm whole = NULL, rest = NULL;
+  if (!CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &whole)) ||
+      !CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm)))
+    return;
+  if (rank != last && CONTRACT_SUCCEEDS(s, reshard_comm_shrink(whole, 1, &last, &rest)))
+    use_rest(s, rest);
+  CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+  if (rank != last || told)
+    CONTRACT_CHECK(s, reshard_comm_barrier(whole) == RESHARD_ERROR_PEER);
+  CONTRACT_CHECK(s, !told || strstr(reshard_last_error(), "has shrunk the communicator") != NULL);
+  reshard_comm_destroy(rest);
+  reshard_comm_destroy(whole);
+}
+
+void contract_check_losses(contract_rank *s, bool told) {
+  check_split(s);
+  check_abort(s, told, false);
+  check_abort(s, told, true);
+  if (reshard_comm_size(s->comm) > 2)
+    check_shrink(s, told);
+}

@@ -160,12 +160,7 @@ CASE(test_split_errors) {
   }
 }
 
-/* --- Deadlines and aborts ---------------------------------------------------------------------------------------- */
-
-static void wait_body(void *user, int64_t rank) {
-  reshard_comm *comm = user;
-  rank_result_set(&results[comm - subs], reshard_comm_barrier(*comm));
-}
+/* --- Deadlines --------------------------------------------------------------------------------------------------- */
 
 static void late_body(void *user, int64_t number) {
   int64_t rank = *(int64_t *)user;
@@ -196,31 +191,6 @@ CASE(split_without_a_rank_ends_at_the_deadline) {
   assert_barrier(4, comms);
   rank_comms_close(4, comms);
   rank_comms_close(4, subs);
-}
-
-/* A rank waits in a part; aborting the whole wakes it. Aborting a part leaves the whole alone. */
-CASE(abort_of_the_whole_ends_its_parts) {
-  for (int all = 0; all < 2; all++) {
-    split_case c = {4, {0, 0, 1, 1}, {0}};
-    open_comms(4, PATIENCE);
-    rank_threads_run(4, split_body, &c);
-    assert_all(4, RESHARD_SUCCESS, "");
-    rank_thread *thread = rank_thread_start(wait_body, &subs[1]);
-    rank_comms_await(subs[1], 1);
-    assert_int_equal(reshard_comm_abort(all ? comms[3] : subs[0]), RESHARD_SUCCESS);
-    rank_thread_join(thread);
-    assert_int_equal(results[1].status, RESHARD_ERROR_PEER);
-    assert_int_equal(reshard_comm_barrier(subs[0]), RESHARD_ERROR_PEER);
-    if (all) {
-      assert_int_equal(reshard_comm_barrier(subs[2]), RESHARD_ERROR_PEER);
-      assert_int_equal(reshard_comm_split(comms[0], 0, 0, &comms[0]), RESHARD_ERROR_PEER);
-    } else {
-      assert_barrier(2, subs + 2);
-      assert_barrier(4, comms);
-    }
-    rank_comms_close(4, subs);
-    rank_comms_close(4, comms);
-  }
 }
 
 RUN_CASES

@@ -34,6 +34,8 @@ static void contracts_body(void *user, int64_t r) {
     contract_check_ends(&s);
   if (w->seed % 8 == 0)
     contract_check_poll(&s, true);
+  if (w->seed % 8 == 0)
+    contract_check_losses(&s, true);
   contract_check_state(&s, w->seed, w->directory);
   if (w->seed % 8 == 0 && p->n >= 4)
     contract_check_fsdp(&s, w->seed);

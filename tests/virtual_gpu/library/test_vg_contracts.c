@@ -122,6 +122,7 @@ static void sharded(world *w, contract_rank *s, uint64_t seed) {
   contract_check_steady(s);
   contract_check_ends(s);
   contract_check_poll(s, w->gpus > 0);
+  contract_check_losses(s, w->gpus > 0);
 }
 
 static void fsdp(world *w, contract_rank *s, uint64_t seed) { contract_check_fsdp(s, seed); }

@@ -107,56 +107,23 @@ CASE(records_reach_all_ranks) {
   assert_int_equal(vg_end(), 0);
 }
 
-typedef struct split_world {
-  nccl_world w;
-  reshard_comm sub[NCCL_MOST];
-  bool refuse;
-} split_world;
-
+/* Where rank 3 has failed before, which the others hear. */
 static void split_rank(void *user, int64_t rank) {
-  split_world *s = user;
-  rs_split mine = {.color = rank == 4 ? -7 : INT64_MAX - rank % 2, .key = -(rank << 40)};
-  if (s->refuse && rank == 3) {
-    mine.status = RESHARD_ERROR_OUT_OF_MEMORY;
-    reshard_layout_parse("nonsense", 1, &(int64_t){1}, 1, &(reshard_layout){NULL}); /* a last error */
-  }
-  rank_result_set(&s->w.result[rank], rs_comm_split(s->w.comm[rank], &mine, &s->sub[rank]));
+  nccl_world *w = user;
+  reshard_comm sub;
+  rs_split mine = {.key = rank};
+  if (rank == 3)
+    mine.status = rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "there is none");
+  rank_result_set(&w->result[rank], rs_comm_split(w->comm[rank], &mine, &sub));
 }
 
-static void sub_barrier_rank(void *user, int64_t rank) {
-  split_world *s = user;
-  rank_result_set(&s->w.result[rank], s->sub[rank] != NULL ? reshard_comm_barrier(s->sub[rank]) : RESHARD_SUCCESS);
-}
-
-static void close_sub_rank(void *user, int64_t rank) { reshard_comm_destroy(((split_world *)user)->sub[rank]); }
-
-CASE(splits_have_their_ranks) {
-  split_world s = {0};
-  gpus_begin(5, 2);
-  nccl_world_open(&s.w, 5, 60000);
-  rank_threads_run(5, split_rank, &s);
-  rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "a split");
-  static const int64_t place[] = {1, 1, 0, 0}; /* the larger key first */
-  for (int64_t r = 0; r < 4; r++) {
-    assert_int_equal(reshard_comm_size(s.sub[r]), 2);
-    assert_int_equal(reshard_comm_rank(s.sub[r]), place[r]);
-    assert_int_equal(reshard_comm_global_ranks(s.sub[r])[0], r % 2 + 2);
-    assert_int_equal(reshard_comm_global_ranks(s.sub[r])[1], r % 2);
-  }
-  assert_null(s.sub[4]);
-  nccl_world_close(&s.w); /* the parts live on */
-  rank_threads_run(5, sub_barrier_rank, &s);
-  rank_results_assert(5, s.w.result, RESHARD_SUCCESS, NULL, "barriers of the parts");
-  rank_threads_run(5, close_sub_rank, &s);
-  assert_int_equal(vg_end(), 0);
-
-  s = (split_world){.refuse = true};
+CASE(split_tells_all_that_a_rank_has_failed) {
+  nccl_world w;
   gpus_begin(5, 3);
-  nccl_world_open(&s.w, 5, 60000);
-  s.refuse = true;
-  rank_threads_run(5, split_rank, &s);
-  rank_results_assert(5, s.w.result, RESHARD_ERROR_OUT_OF_MEMORY, "rank 3: ", "a rank that failed");
-  nccl_world_close(&s.w);
+  nccl_world_open(&w, 5, 60000);
+  rank_threads_run(5, split_rank, &w);
+  rank_results_assert(5, w.result, RESHARD_ERROR_OUT_OF_MEMORY, "rank 3: there is none", "a rank that failed");
+  nccl_world_close(&w);
   assert_int_equal(vg_end(), 0);
 }
 

@@ -113,6 +113,8 @@ static void reshard_tensors(world *w, contract_rank *me, int64_t rank) {
     contract_check_ends(me);
   if (w->seed < 1)
     contract_check_poll(me, true);
+  if (w->seed < 2)
+    contract_check_losses(me, true);
 }
 
 CASE(sharded_tensors_move_between_processes) { run_sharders(8, reshard_tensors); }
