@@ -7,7 +7,7 @@ set_sizes() {
   cases=600 within=6 bytes=$((256 << 20)) side=8192 large=16384 iterations=20 sweep=(-b 64K -e 1G -f 4) few=(64K 256M)
   kinds=(copies 600 spans 300 casts 300 selections 300 storage 600)
   if [ -n "${RESHARD_GPU_TINY:-}" ]; then
-    cases=20 bytes=65536 side=64 large=64 iterations=2 sweep=(-b 64K -e 256K -f 2) few=(64K 512K)
+    cases=8 bytes=65536 side=64 large=64 iterations=2 sweep=(-b 64K -e 256K -f 2) few=(64K 512K)
     kinds=(copies 4 spans 4 casts 4 selections 4 storage 4)
   fi
   seed=${RESHARD_GPU_SEED:-$(date +%s)}
