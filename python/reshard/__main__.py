@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 from typing import Any
 
 
@@ -11,17 +13,11 @@ def find() -> str | None:
     """The program beside the package: of a wheel, else of the build directory."""
     package = os.path.dirname(os.path.abspath(__file__))
     places = [os.path.join(package, "bin", "reshard"), os.path.join(package, os.pardir, os.pardir, "reshard")]
-    for place in places:
-        if os.access(place, os.X_OK) and os.path.isfile(place):
-            return place
-    return None
+    return next((place for place in places if os.access(place, os.X_OK) and os.path.isfile(place)), None)
 
 
 def draw(plan: Any) -> str | None:
     """Draws the first entry of a plan; None where the program is missing, or has no words for it."""
-    import subprocess
-    import tempfile
-
     program, entry = find(), plan.entries[0] if plan.entries else None
     if program is None or entry is None:
         return None
@@ -30,8 +26,7 @@ def draw(plan: Any) -> str | None:
         path = os.path.join(scratch, "plan.svg")
         command = [program, "plan", "--shape", shape, "--dtype", entry.dtype, "--src", str(entry.src), "--dst", str(entry.dst),
                    "--ranks", str(entry.src.world), "--device", "cpu", "--svg", path]
-        done = subprocess.run(command, capture_output=True)
-        if done.returncode != 0:
+        if subprocess.run(command, capture_output=True).returncode != 0:
             return None
         with open(path, encoding="utf-8") as file:
             return file.read()

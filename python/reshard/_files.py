@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +17,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._c = _Checkpoint(path)
-        self.path = os.fspath(path)
+        self.path, self.close = os.fspath(path), self._c.close
 
     @property
     def info(self) -> dict[str, Any]:
@@ -27,23 +28,26 @@ class Checkpoint(Mapping[str, LazyTensor]):
         """Texts beside the tensors (`__metadata__` of safetensors files)."""
         return self._c.metadata
 
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self._c.names())}
+
     def __len__(self) -> int:
-        return len(self._c)
+        return len(self._c.names())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._c.names())
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._c
-
     def __getitem__(self, name: str) -> LazyTensor:
-        return self._c[name]
+        return LazyTensor(self._c, self._places[name])
 
     def read(self, name: str, layout: str | Layout, rank: int, world: int = 0, *, out: Any = None, threads: int = 0) -> Any:
         """The part of a tensor that a rank of any layout holds: an array, or for boxes a list of them."""
         tensor = self[name]
         if isinstance(layout, str):
             layout = Layout(layout, tensor.shape, world)
+        if not isinstance(layout, Layout):
+            raise TypeError(f"'{name}': a {type(layout).__name__}, where a Layout or its text is due")
         if out is None:
             if layout.kind not in ("boxes", "flat") and not layout.arrays(rank):
                 return None
@@ -56,9 +60,6 @@ class Checkpoint(Mapping[str, LazyTensor]):
         """The part of each tensor that a rank holds: by Rules, or by one layout for all. Tensors that it lacks are None."""
         return {name: self.read(name, rules if isinstance(rules, str) else rules.layout(name, self[name].shape, world), rank, world)
                 for name in self}
-
-    def close(self) -> None:
-        self._c.close()
 
     def __enter__(self) -> Checkpoint:
         return self

@@ -39,7 +39,7 @@ def _comm(group: Any) -> Comm:
 
 def close() -> None:
     """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
-    for kept in (_kept_layout, _own_layout, _targets, _plan):
+    for kept in (_kept_layout, _targets, _plan):
         kept.cache_clear()
     while _comms:
         _comms.popitem()[1].close()
@@ -67,11 +67,6 @@ def _order(shard_order: Any, ndim: int) -> list[int] | None:
     return order
 
 
-def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
-    """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
-    return _kept_layout(mesh, tuple(placements), tuple(shape), world, shard_order)
-
-
 @functools.lru_cache(4096)
 def _kept_layout(mesh: DeviceMesh, placements: tuple[Any, ...], shape: tuple[int, ...], world: int, shard_order: Any) -> Layout:
     try:
@@ -84,9 +79,13 @@ def _kept_layout(mesh: DeviceMesh, placements: tuple[Any, ...], shape: tuple[int
                        _order(shard_order, mesh.ndim))
 
 
-@functools.lru_cache(4096)
-def _own_layout(spec: Any, world: int) -> Layout:
-    return layout(spec.mesh, spec.placements, spec.tensor_meta.shape, world, getattr(spec, "shard_order", None))
+def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
+    """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
+    return _kept_layout(mesh, tuple(placements), tuple(shape), world, shard_order)
+
+
+def _own_layout(x: DTensor, world: int) -> Layout:
+    return layout(x.device_mesh, x.placements, x.shape, world, getattr(x._spec, "shard_order", None))
 
 
 @functools.lru_cache(256)
@@ -103,7 +102,7 @@ def _pairs(tensors: Mapping[str, DTensor], mesh: DeviceMesh, placements: Mapping
             kept = _targets(mesh, tuple(last), world)
         pair = kept.get(x._spec)
         if pair is None:
-            pair = kept[x._spec] = _own_layout(x._spec, world), layout(mesh, last or (), x.shape, world)
+            pair = kept[x._spec] = _own_layout(x, world), layout(mesh, last or (), x.shape, world)
         pairs.append(pair)
     return pairs
 
@@ -118,14 +117,13 @@ def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], c
           dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """The local parts of the tensors in their target layouts."""
     parts = [_local(x) for x in tensors.values()]
-    kinds = [dtype or part.dtype for part in parts]
     if any(part.is_cuda for part in parts):
         held = [target.arrays(comm.rank) for _, target in pairs]
-        results = [torch.empty(a[0].shape if a else (0,), dtype=kind, device=part.device) for a, kind, part in zip(held, kinds, parts)]
+        results = [torch.empty(a[0].shape if a else (0,), dtype=dtype or part.dtype, device=part.device) for a, part in zip(held, parts)]
         _transfer(tensors, pairs, parts, results, comm)
         return results
     try:
-        moved = _redistribute(parts, [pair[0] for pair in pairs], [pair[1] for pair in pairs], comm, dtype=dtype, _bits=True)
+        moved = _redistribute(parts, [src for src, _ in pairs], [dst for _, dst in pairs], comm, dtype=dtype, _bits=True)
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
         names: list[Any] = [None] * comm.size
         dist.all_gather_object(names, list(tensors), group=group)
@@ -134,8 +132,12 @@ def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], c
                 raise MismatchError(f"'{min(set(theirs) ^ set(names[0]))}' is a tensor on rank {0 if len(theirs) < len(names[0]) else rank} alone, "
                                     f"of ranks 0 and {rank}") from error
         raise
-    results = [torch.empty(0, dtype=kind) if bits is None else torch.from_numpy(bits) for bits, kind in zip(moved, kinds)]
-    return [part if part.dtype is kind else part.view(kind) for part, kind in zip(results, kinds)]
+    return [_tensor(bits, dtype or part.dtype) for bits, part in zip(moved, parts)]
+
+
+def _tensor(bits: Any, dtype: torch.dtype) -> torch.Tensor:
+    made = torch.empty(0, dtype=dtype) if bits is None else torch.from_numpy(bits)
+    return made if made.dtype is dtype else made.view(dtype)
 
 
 @contextlib.contextmanager
@@ -146,11 +148,6 @@ def _told(comm: Comm) -> Iterator[None]:
     except Exception as error:
         comm._refuse(f"{type(error).__name__}: {error}")
         raise
-
-
-def _chosen(placements: Any, name: str) -> Placements:
-    chosen: Placements = placements(name) if callable(placements) else placements[name] if isinstance(placements, Mapping) else placements
-    return chosen
 
 
 def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mapping[str, Placements] | Callable[[str], Placements], *,
@@ -168,21 +165,20 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
     if isinstance(x, DTensor):
         return redistribute({"tensor": x}, device_mesh, placements, out=None if out is None else {"tensor": out}, dtype=dtype,
                             group=group)["tensor"]
-    tensors = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}
-    result = {name: value for name, value in x.items()}
+    tensors, result = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}, dict(x)
     if not tensors:
         return result
     comm = _comm(group)
     if out is not None:
         _fill(tensors, out, comm)
-        result.update((name, out[name]) for name in tensors)
-        return result
+        return {**result, **{name: out[name] for name in tensors}}
     with _told(comm):
-        chosen = {name: _chosen(placements, name) for name in tensors}
+        of = placements if callable(placements) else placements.__getitem__ if isinstance(placements, Mapping) else lambda name: placements
+        chosen: dict[str, Any] = {name: of(name) for name in tensors}
         pairs = _pairs(tensors, device_mesh, chosen, comm.size)
-        for name, x in tensors.items():
-            if dtype is not None and x.dtype is not dtype and not (x.dtype.is_floating_point and dtype.is_floating_point):
-                raise NotImplementedError(f"'{name}': no cast from {x.dtype} to {dtype}")
+        for name, source in tensors.items():
+            if dtype is not None and source.dtype is not dtype and not (source.dtype.is_floating_point and dtype.is_floating_point):
+                raise NotImplementedError(f"'{name}': no cast from {source.dtype} to {dtype}")
     for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, dtype)):
         made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
         result[name] = made.requires_grad_() if source.requires_grad else made
@@ -194,7 +190,7 @@ def _fill(tensors: dict[str, DTensor], out: Mapping[str, DTensor], comm: Comm) -
         for name in tensors:
             if out[name].shape != tensors[name].shape:
                 raise ValueError(f"'{name}': out has {tuple(out[name].shape)}, not {tuple(tensors[name].shape)}")
-        pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
+        pairs = [(_own_layout(x, comm.size), _own_layout(out[name], comm.size)) for name, x in tensors.items()]
         parts = [_local(x) for x in tensors.values()], [_local(out[name]) for name in tensors]
     _transfer(tensors, pairs, *parts, comm)
 
@@ -216,22 +212,21 @@ def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
     comm = _comm(group)
     with _told(comm):
-        pair = _own_layout(x._spec, comm.size), layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
+        pair = _own_layout(x, comm.size), layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
     return _move({"tensor": x}, [pair], comm, group)[0]
 
 
 def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool, dtype: Any = None) -> None:
     comm = _comm(group)
-    parts, layouts = [], []
     with _told(comm):
-        for name in sorted(state):
-            x = state[name]
+        for name, x in state.items():
             if not isinstance(x, torch.Tensor):
                 raise TypeError(f"'{name}' is a {type(x).__name__}: DTensors and tensors are saved and loaded")
-            whole = not isinstance(x, DTensor)
-            layouts.append(Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"]) if whole else _own_layout(x._spec, comm.size))
-            parts.append(x.detach() if whole else _local(x))
-    _move_state(comm, os.fspath(path), sorted(state), parts, layouts, saves, option, dtype)
+        tensors = {name: state[name] for name in sorted(state)}
+        layouts = [_own_layout(x, comm.size) if isinstance(x, DTensor) else Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"])
+                   for x in tensors.values()]
+        parts = [_local(x) if isinstance(x, DTensor) else x.detach() for x in tensors.values()]
+    _move_state(comm, os.fspath(path), list(tensors), parts, layouts, saves, option, dtype)
 
 
 def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False, dtype: Any = None, group: Any = None) -> None:

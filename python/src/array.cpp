@@ -153,6 +153,8 @@ reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other) {
     text = str_of(nb::object(dtype.attr("name")));
   else if (nb::isinstance<nb::type_object>(dtype)) // numpy.float32, ml_dtypes.bfloat16
     text = str_of(nb::object(dtype.attr("__name__")));
+  if (nb::hasattr(dtype, "byteorder") && str_of(nb::object(dtype.attr("byteorder"))) == ">")
+    unsupported("dtype ", str_of(dtype), ": big-endian elements");
   reshard_dtype found = find_name(text);
   return found != RESHARD_DTYPE_NONE ? found : got<reshard_dtype>(reshard_dtype_parse, c_text(text, "dtype"));
 }
@@ -164,6 +166,8 @@ Array array_of(nb::handle object, const What &what) {
     return numpy_array(object, what);
   if (nb::hasattr(object, "data_ptr") && nb::hasattr(object, "is_conj"))
     return torch_array(object, what);
+  if (nb::hasattr(object, "mask") && nb::hasattr(object, "__array_struct__"))
+    unsupported(what, ": a masked array, whose mask would be lost");
   return nb::hasattr(object, "__array_struct__") ? numpy_array(object, what) : exported_array(object, what);
 }
 
@@ -203,23 +207,14 @@ nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape) {
 // By numpy's constructor over the bytes: the buffer protocol and DLPack take three times as long.
 nb::object numpy_over(const Array &a, bool bits, nb::handle owner) {
   static char none; // an address for arrays without elements
-  int64_t width = int64_t(reshard_dtype_size(a.dtype)), end = width, strides[RESHARD_MAX_DIMS];
-  for (int d = 0; d < a.ndim; d++)
-    strides[d] = a.strides[d] * width, end += (a.shape[d] - 1) * strides[d];
-  size_t bytes = a.elements() > 0 ? size_t(end) : 0;
   void *data = a.data != nullptr ? a.data : &none;
-  nb::object memory = a.writable ? nb::cast(nb::ndarray<nb::array_api, uint8_t>(data, {bytes}, owner))
-                                 : nb::cast(nb::ndarray<nb::array_api, const uint8_t>(data, {bytes}, owner));
-  nb::object shape = tuple_of(a.ndim, a.shape);
-  return a.contiguous() ? ndarray()(shape, numpy_type(a.dtype, bits), memory)
-                        : ndarray()(shape, numpy_type(a.dtype, bits), memory, 0, tuple_of(a.ndim, strides));
+  const size_t bytes = size_t(a.elements()) * reshard_dtype_size(a.dtype);
+  return ndarray()(tuple_of(a.ndim, a.shape), numpy_type(a.dtype, bits),
+                   a.writable ? nb::cast(nb::ndarray<nb::array_api, uint8_t>(data, {bytes}, owner))
+                              : nb::cast(nb::ndarray<nb::array_api, const uint8_t>(data, {bytes}, owner)));
 }
 
-nb::object numpy_of(reshard_tensor tensor, bool bits) {
-  const reshard_tensor_info info = got<reshard_tensor_info>(reshard_tensor_get_info, tensor);
-  Array a;
-  a.data = info.data, a.dtype = info.dtype, a.ndim = info.ndim, a.writable = true;
-  std::copy(info.shape, info.shape + a.ndim, a.shape), std::copy(info.strides, info.strides + a.ndim, a.strides);
+nb::object numpy_in(reshard_tensor tensor, const Array &a, bool bits) {
   nb::capsule owner(reshard_tensor_retain(tensor),
                     [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
   return numpy_over(a, bits, owner);

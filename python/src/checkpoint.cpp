@@ -27,33 +27,19 @@ struct Checkpoint {
   bool closed() const { return handle == nullptr; }
   reshard_checkpoint handle = nullptr;
   int calls = 0;
+  static constexpr const char *noun = "checkpoint";
 };
 
-struct Reading { // keeps a checkpoint open until a call returns
-  explicit Reading(Checkpoint &c) : c(c) {
-    if (c.closed())
-      invalid("the checkpoint is closed");
-    c.calls++;
-  }
-  ~Reading() { c.calls--; }
-  reshard_model_tensor tensor(int64_t i) const {
-    return got<reshard_model_tensor>(reshard_model_get, reshard_checkpoint_model(c.handle), i);
-  }
-  Checkpoint &c;
-};
-
-int64_t find(Checkpoint &c, const std::string &name) { // -1: there is none
-  Reading in(c);
-  int64_t i = -1;
-  bool found = name.find('\0') == std::string::npos && reshard_checkpoint_find(c.handle, name.c_str(), &i) == 0;
-  return found ? i : -1;
+reshard_model_tensor tensor_of(Checkpoint &c, int64_t i) {
+  Use<Checkpoint> in(c);
+  return got<reshard_model_tensor>(reshard_model_get, reshard_checkpoint_model(c.handle), i);
 }
 
 // --- Lazy tensors ----------------------------------------------------------------------------------------------------
 
 struct LazyTensor {
   LazyTensor(nb::object owner, int64_t i)
-      : owner(owner), c(nb::cast<Checkpoint &>(owner)), i(i), t(Reading(c).tensor(i)), name(t.name) {
+      : owner(owner), c(as<Checkpoint>(owner, "checkpoint")), i(i), t(tensor_of(c, i)), name(t.name) {
     whole.dtype = t.dtype, whole.ndim = t.ndim;
     for (int64_t d = t.ndim - 1, due = 1; d >= 0; due *= t.shape[d], d--)
       whole.shape[d] = t.shape[d], whole.strides[d] = due;
@@ -68,13 +54,6 @@ struct LazyTensor {
   int64_t bytes() const { return whole.elements() * int64_t(reshard_dtype_size(t.dtype)); }
 };
 char *const NOWHERE = reinterpret_cast<char *>(4096);
-
-nb::typed<nb::object, LazyTensor> lazy_tensor(nb::object self, const std::string &name) {
-  int64_t i = find(nb::cast<Checkpoint &>(self), name);
-  if (i < 0)
-    throw nb::key_error(name.c_str());
-  return nb::cast(new LazyTensor(self, i), nb::rv_policy::take_ownership);
-}
 
 // numpy's basic indexing, by numpy: the place, shape and strides of what it takes tell the box that bounds it.
 Any get(LazyTensor &l, nb::handle given) {
@@ -113,7 +92,7 @@ Any get(LazyTensor &l, nb::handle given) {
   }
   nb::object out = numpy_empty(whole.dtype, plain ? part.ndim : whole.ndim, plain ? part.shape : box.extent);
   void *data = array_of(out, {"array"}).data;
-  Reading in(l.c);
+  Use<Checkpoint> in(l.c);
   run([&] { return empty ? RESHARD_SUCCESS : reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
   if (plain)
     return part.ndim == 0 && !dots ? nb::object(out[nb::tuple()]) : out;
@@ -125,8 +104,9 @@ Any get(LazyTensor &l, nb::handle given) {
 
 // Reads one rank's part into the caller's arrays, which are contiguous.
 void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out, int threads) {
-  Reading in(l.c);
-  Side side = side_of(out, {{&layout, l.t.dtype, l.name}}, rank, "array", true, false);
+  Use<Checkpoint> in(l.c);
+  std::vector<Wanted> wanted{{&layout, l.t.dtype, l.name}};
+  Side side = side_of(out, wanted, rank, "array", true, false);
   for (const Array &a : side.arrays)
     if (!a.contiguous())
       invalid("'", l.name, "': an array that is not contiguous; read into one that is");
@@ -140,12 +120,10 @@ Any read_whole(LazyTensor &l, nb::object out, int threads) {
   read_part(l, layout, 0, out, threads);
   return out;
 }
-
 Any read_torch(LazyTensor &l) {
   nb::object torch = nb::module_::import_("torch"), dtype = torch.attr(dtype_name(l.t.dtype));
   return read_whole(l, torch.attr("empty")(tuple_of(l.t.ndim, l.t.shape), "dtype"_a = dtype), 0);
 }
-
 Any read_as(LazyTensor &l, nb::handle dtype, nb::handle copy) {
   if (copy.is(nb::bool_(false)))
     throw nb::value_error("a lazy tensor is read into new memory");
@@ -191,7 +169,7 @@ Any map(LazyTensor &l) {
   Array a = l.whole;
   if (a.elements() == 0)
     return numpy_empty(a.dtype, a.ndim, a.shape);
-  Reading in(l.c);
+  Use<Checkpoint> in(l.c);
   int64_t offset = 0;
   const char *file = stored_whole(l, &offset);
   auto mapping = std::make_unique<Mapping>(file, offset, l.bytes(), l.name);
@@ -201,16 +179,15 @@ Any map(LazyTensor &l) {
 }
 
 Layout stored_layout(LazyTensor &l) {
-  Reading in(l.c);
+  Use<Checkpoint> in(l.c);
   return Layout(waited<reshard_layout>(reshard_checkpoint_layout, l.c.handle, l.i));
 }
-
+Any dtype(LazyTensor &l) { return nb::borrow(numpy_type(l.t.dtype)); }
 int64_t length(LazyTensor &l) {
   if (l.t.ndim == 0)
     throw nb::type_error("len() of a tensor without dims");
   return l.t.shape[0];
 }
-
 std::string shown(LazyTensor &l) {
   return text_of("<reshard tensor '", l.name, "', ", reshard_dtype_string(l.t.dtype), ", ",
                  shape_text(l.t.ndim, l.t.shape), ", ", l.bytes(), " bytes, not read>");
@@ -219,7 +196,7 @@ std::string shown(LazyTensor &l) {
 // --- Checkpoints -----------------------------------------------------------------------------------------------------
 
 nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
-  Reading in(c);
+  Use<Checkpoint> in(c);
   nb::dict d;
   for (int64_t i = 0; i < got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle).metadata; i++) {
     const char *key = nullptr, *value = nullptr;
@@ -228,32 +205,27 @@ nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
   }
   return d;
 }
-
 Report info_of(Checkpoint &c) {
-  Reading in(c);
+  Use<Checkpoint> in(c);
   const auto i = got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle);
   return report_of("format", reshard_file_format_string(i.format), "tensors", i.tensors, "files", i.files, "bytes",
                    i.bytes, "stored_bytes", i.stored_bytes, "world", i.world, "left_out", i.left_out);
 }
-
 std::vector<std::string> names_of(Checkpoint &c) {
-  Reading in(c);
+  Use<Checkpoint> in(c);
   std::vector<std::string> names;
   for (int64_t i = 0; i < reshard_model_count(reshard_checkpoint_model(c.handle)); i++)
-    names.push_back(in.tensor(i).name);
+    names.push_back(tensor_of(c, i).name);
   return names;
 }
 
 } // namespace
 
 void bind_checkpoint(nb::module_ &m) {
-  nb::class_<LazyTensor>(m, "LazyTensor",
-                         "A tensor of a checkpoint. Nothing is read until it is indexed, and then the part that the "
-                         "index names.")
+  nb::class_<LazyTensor>(m, "LazyTensor", "A tensor of a checkpoint. An index reads the part that it names, then.")
+      .def(nb::init<nb::object, int64_t>(), "checkpoint"_a, "i"_a)
       .def_ro("name", &LazyTensor::name)
-      .def_prop_ro(
-          "dtype", [](LazyTensor &l) { return Any(nb::borrow(numpy_type(l.t.dtype))); },
-          "numpy's, of ml_dtypes where it has none.")
+      .def_prop_ro("dtype", &dtype, "numpy's, of ml_dtypes where it has none.")
       .def_prop_ro("layout", &stored_layout, "The layout as the files have it.")
       .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.t.ndim, l.t.shape); })
       .def_prop_ro("ndim", [](LazyTensor &l) { return l.t.ndim; })
@@ -266,18 +238,14 @@ void bind_checkpoint(nb::module_ &m) {
            "The whole tensor: a new numpy array, or into `out`, contiguous, of numpy or torch.")
       .def("torch", &read_torch, "The whole tensor as a new torch tensor.")
       .def("map", &map,
-           "A read-only view of the file, which it keeps open, where the tensor lies whole. A file cut meanwhile is "
-           "SIGBUS.")
+           "A read-only view of the file, where the tensor lies whole in it. A file cut meanwhile is SIGBUS.")
       .def("__array__", &read_as, "dtype"_a = nb::none(), "copy"_a = nb::none())
       .def("__repr__", &shown);
   nb::class_<Checkpoint> checkpoint(m, "_Checkpoint");
   checkpoint.def(nb::init<nb::handle>(), "path"_a)
-      .def("__len__", [](Checkpoint &c) { return names_of(c).size(); })
-      .def("__contains__", [](Checkpoint &c, const std::string &name) { return find(c, name) >= 0; })
-      .def("__getitem__", &lazy_tensor)
       .def("names", &names_of)
       .def_prop_ro("metadata", &metadata_of)
       .def_prop_ro("info", &info_of)
-      .def_prop_ro("closed", [](Checkpoint &c) { return c.closed(); })
+      .def_prop_ro("closed", &Checkpoint::closed)
       .def("close", &Checkpoint::close);
 }

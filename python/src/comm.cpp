@@ -98,7 +98,6 @@ nb::bytes nccl_id() {
   check(reshard_nccl_unique_id(id));
   return nb::bytes(id, sizeof id);
 }
-
 Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, Timeout timeout) {
   if (id.size() != RESHARD_NCCL_ID_BYTES)
     invalid("an id of NCCL of ", id.size(), " bytes");
@@ -106,21 +105,19 @@ Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, Timeout timeout) {
                   false, true);
 }
 
-// A number, or a list of one per rank of a local world.
-Shape per_rank(Comm &comm, nb::handle given, const char *what) {
-  if (comm.handles.size() == 1 && nb::isinstance<nb::int_>(given))
-    return {nb::cast<int64_t>(given)};
-  Shape list = nb::cast<Shape>(given);
-  if (list.size() != comm.handles.size())
-    invalid(what, ": ", list.size(), " numbers for ", comm.handles.size(), " ranks");
+Shape numbers_of(Comm &comm, nb::handle given, const char *what) { // of each rank here
+  Shape list;
+  for (const nb::object &one : of_ranks(comm, given, what))
+    if (list.push_back(PyLong_AsLongLong(one.ptr())); PyErr_Occurred() != nullptr)
+      nb::raise_python_error();
   return list;
 }
 
 // Communicators of the ranks here: one object for those of one color.
 Any split(Comm &comm, nb::handle colors, nb::handle keys) {
-  CommCall in(comm);
+  Use<Comm> in(comm);
   const size_t n = comm.handles.size();
-  Shape color = per_rank(comm, colors, "color"), key = keys.is_none() ? Shape(n, 0) : per_rank(comm, keys, "key");
+  Shape color = numbers_of(comm, colors, "color"), key = keys.is_none() ? Shape(n, 0) : numbers_of(comm, keys, "key");
   std::vector<reshard_comm> subs(n);
   run_ranks(comm, [&](size_t i) { return reshard_comm_split(comm.handles[i], color[i], key[i], &subs[i]); });
   std::map<int64_t, std::vector<reshard_comm>> groups;
@@ -141,7 +138,7 @@ Any split(Comm &comm, nb::handle colors, nb::handle keys) {
 }
 
 Comm *shrink(Comm &comm, const Shape &lost) {
-  CommCall in(comm);
+  Use<Comm> in(comm);
   if (comm.local && comm.handles.size() > 1)
     unsupported("shrink of a local world: all of its ranks are in this process");
   reshard_comm sub = nullptr;
@@ -151,16 +148,18 @@ Comm *shrink(Comm &comm, const Shape &lost) {
 
 // Storage that the node's processes read directly.
 Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
-  CommCall in(comm);
+  Use<Comm> in(comm);
   if (comm.streams)
     unsupported("empty on a communicator of GPUs: take the tensors of torch or CuPy");
-  const reshard_dtype type = dtype_of(dtype);
-  const int ndim = int(shape.size());
-  Owned<reshard_tensor, reshard_tensor_release> tensor(
+  Array a;
+  a.dtype = dtype_of(dtype), a.ndim = ndim_of(shape), a.writable = true;
+  std::copy(shape.begin(), shape.end(), a.shape);
+  const Owned<reshard_tensor, reshard_tensor_release> tensor(
       comm.device != nullptr
-          ? got<reshard_tensor>(reshard_tensor_create_on, comm.device, type, ndim, shape.data(), nullptr)
-          : got<reshard_tensor>(reshard_tensor_create, type, ndim, shape.data()));
-  return numpy_of(tensor.handle);
+          ? got<reshard_tensor>(reshard_tensor_create_on, comm.device, a.dtype, a.ndim, a.shape, nullptr)
+          : got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape));
+  a.data = data_of(tensor.handle);
+  return numpy_in(tensor.handle, a);
 }
 
 std::set<Comm *> &open_comms() { // what is left at exit is closed before the interpreter goes
@@ -174,7 +173,6 @@ IntTuple global_ranks(Comm &comm) {
   const int64_t *ranks = reshard_comm_global_ranks(comm.handles[0]);
   return tuple_of(int(numbers.size()), ranks != nullptr ? ranks : numbers.data());
 }
-
 IntTuple missing(Comm &comm) {
   const Shape ranks = missing_of(comm.handles[0]);
   return tuple_of(int(ranks.size()), ranks.data());
@@ -188,11 +186,15 @@ Report stats(Comm &comm) {
   }
   return report_of("received_bytes", sum.received_bytes, "received_messages", sum.received_messages);
 }
+std::string report(Comm &comm, int64_t last) {
+  Use<Comm> in(comm);
+  return printed(reshard_comm_report, comm.handles[0], last);
+}
 
 // A function of an open communicator, which stays open meanwhile.
 template <typename Call> auto opened(Call call) {
   return [call](Comm &comm) {
-    CommCall in(comm);
+    Use<Comm> in(comm);
     return call(comm);
   };
 }
@@ -200,7 +202,7 @@ template <typename Call> auto opened(Call call) {
 } // namespace
 
 void refuse(Comm &comm, const std::string &text) {
-  CommCall in(comm);
+  Use<Comm> in(comm);
   reshard_status mine = reshard_error_set(RESHARD_ERROR_INVALID, text.c_str()), status;
   {
     nb::gil_scoped_release release;
@@ -255,29 +257,20 @@ void bind_comm(nb::module_ &m) {
       .def_prop_ro("missing", opened(missing), "Ranks that had not come when a deadline passed.")
       .def("_refuse", &refuse)
       .def("abort", opened([](Comm &c) { run([&] { return reshard_comm_abort(c.handles[0]); }); }))
-      .def(
-          "report",
-          [](Comm &c, int64_t last) {
-            CommCall in(c);
-            return printed(reshard_comm_report, c.handles[0], last);
-          },
-          "last"_a = 0, "Where the ranks of this process are, as text.")
+      .def("report", &report, "last"_a = 0, "Where the ranks of this process are, as text.")
       .def_prop_ro("stats", opened(stats));
   bind_closing(comm, "Ends its transfers, then itself. Closing twice is allowed.");
   m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_a = nb::none(),
         "n ranks of this process, driven by one thread.");
   m.def("node", &make_node, "n"_a = nb::none(), "rank"_a = nb::none(), "allgather"_a = nb::none(), nb::kw_only(),
         "timeout"_a = nb::none(), "job"_a = "",
-        "One rank of processes of a node. Collective. allgather(mine) returns the bytes of all ranks, or a list of "
-        "them.\n"
-        "Without arguments RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell, as torchrun sets them.");
+        "One rank of a node's processes. Collective. allgather(bytes): the bytes of all; without it torchrun's names.");
   m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_a = nb::none(),
         "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed.");
   m.def("_nccl_id", &nccl_id);
   m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_a = nb::none());
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
-        "A numpy array of storage that the other processes of the node read directly, which halves the copies.\n\n"
-        "Not initialised. It lives as long as the array, also beyond the communicator.");
+        "A numpy array, not initialised, of storage that the other processes of the node read directly.");
   m.def("_close_all", [] {
     while (!open_comms().empty())
       (*open_comms().begin())->close();

@@ -57,7 +57,7 @@ template <typename... Parts> std::string text_of(const Parts &...parts) {
   (out << ... << parts);
   return out.str();
 }
-inline std::string str_of(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
+std::string str_of(nb::handle object);
 std::string shape_text(int ndim, const int64_t *shape);
 // Raises the exception of a status, with the library's text where text is empty. kind: a class below that.
 [[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {},
@@ -67,6 +67,11 @@ template <typename... Parts> [[noreturn]] void invalid(const Parts &...parts) {
 }
 template <typename... Parts> [[noreturn]] void unsupported(const Parts &...parts) {
   raise(RESHARD_ERROR_UNSUPPORTED, text_of(parts...));
+}
+inline int ndim_of(const Shape &shape) {
+  if (shape.size() > RESHARD_MAX_DIMS)
+    unsupported("a shape of ", shape.size(), " dims; at most ", RESHARD_MAX_DIMS);
+  return int(shape.size());
 }
 inline void check(reshard_status status) {
   if (status != RESHARD_SUCCESS)
@@ -103,9 +108,9 @@ template <typename Value, typename Call, typename... Arguments> Value waited(Cal
 template <typename Print, typename... Arguments> std::string printed(Print print, const Arguments &...arguments) {
   std::string text(256, '\0');
   size_t needed = 0;
-  while (print(arguments..., text.data(), text.size(), &needed) != RESHARD_SUCCESS) {
+  while (reshard_status status = print(arguments..., text.data(), text.size(), &needed)) {
     if (needed <= text.size())
-      raise(RESHARD_ERROR_INTERNAL);
+      raise(status);
     text.resize(needed);
   }
   text.resize(needed - 1);
@@ -132,6 +137,16 @@ template <typename Handle, void (*end)(Handle)> struct Owned {
   Handle handle;
 };
 
+// A call on an object that can be closed, which stays open until the call returns.
+template <typename T> struct Use {
+  explicit Use(T &object) : object(object) {
+    if (object.closed())
+      invalid("the ", T::noun, " is closed");
+    object.calls++;
+  }
+  ~Use() { object.calls--; }
+  T &object;
+};
 // Gives a class close(), closed, and `with`.
 template <typename T> void bind_closing(nb::class_<T> &type, const char *doc) {
   type.def_prop_ro("closed", &T::closed)
@@ -185,8 +200,11 @@ Array array_of(nb::handle object, const What &what);
 // numpy's dtype. bits: types that it lacks are unsigned integers, else those of ml_dtypes.
 nb::handle numpy_type(reshard_dtype dtype, bool bits = false);
 nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape);
-nb::object numpy_over(const Array &memory, bool bits, nb::handle owner);
-nb::object numpy_of(reshard_tensor tensor, bool bits = false); // a view that keeps the tensor
+inline char *data_of(reshard_tensor tensor) {
+  return static_cast<char *>(got<reshard_tensor_info>(reshard_tensor_get_info, tensor).data);
+}
+nb::object numpy_over(const Array &memory, bool bits, nb::handle owner);          // contiguous
+nb::object numpy_in(reshard_tensor tensor, const Array &part, bool bits = false); // of its storage, which it keeps
 
 // --- Layouts and plans -----------------------------------------------------------------------------------------------
 struct Layout {
@@ -206,12 +224,10 @@ struct Layout {
   // The shapes of the buffers that a rank gives: of its array, of all its elements (flat), or of its
   // arrays side by side (parts that ranks share).
   const std::vector<Array> &buffers(int64_t rank) const;
-  bool joint() const; // a rank may have several arrays in one buffer
   reshard_layout handle;
 
 private:
   mutable std::map<int64_t, std::vector<Array>> kept;
-  mutable std::optional<bool> kept_joint;
 };
 
 struct Entry {
@@ -238,10 +254,10 @@ struct Side {
 };
 struct Wanted {
   const Layout *layout;
-  reshard_dtype dtype; // NONE: any
+  reshard_dtype dtype; // NONE: that of the first array which tells one
   std::string name;
 };
-Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
+Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
 
 void bind_layout(nb::module_ &m);
 void bind_plan(nb::module_ &m);

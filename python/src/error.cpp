@@ -42,4 +42,13 @@ const char *c_text(const std::string &text, const char *what) {
   return text.c_str();
 }
 
+std::string str_of(nb::handle object) {
+  Py_ssize_t size = 0;
+  const nb::str text(object);
+  const char *bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes == nullptr)
+    nb::raise_python_error();
+  return std::string(bytes, size_t(size));
+}
+
 std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 std::string path_of(nb::handle path, bool there) {
-  std::string text = nb::cast<std::string>(nb::steal(PyOS_FSPath(path.ptr())));
-  c_text(text, "path");
+  PyObject *bytes = nullptr;
+  if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0)
+    nb::raise_python_error();
+  const std::string text = nb::steal<nb::bytes>(bytes).c_str();
   if (there && access(text.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
     raise(RESHARD_ERROR_INVALID, "no file or directory '" + text + "'", {}, "MissingError");
   return text;
@@ -30,43 +32,39 @@ Rules parsed(const std::string &text, const std::string &name) {
 Rules load(nb::handle path) { return Rules(got<reshard_rules>(reshard_rules_load, path_of(path).c_str())); }
 
 Layout rules_layout(const Rules &rules, const std::string &name, const Shape &shape, int64_t world) {
-  return Layout(got<reshard_layout>(reshard_rules_layout, rules.handle, c_text(name, "name"), int(shape.size()),
+  return Layout(got<reshard_layout>(reshard_rules_layout, rules.handle, c_text(name, "name"), ndim_of(shape),
                                     shape.data(), world));
 }
 
 // --- write -----------------------------------------------------------------------------------------------------------
 
 struct Written { // a tensor, and the arrays of all ranks
-  std::string name;
   Layout layout;
-  reshard_dtype dtype;
+  std::vector<Wanted> wanted;
   std::vector<Side> ranks;
 };
 
-Written take(const std::string &name, nb::object value) {
+void take(const std::string &name, nb::object value, std::list<Written> &all) {
+  const std::string quoted = "'" + name + "'";
   nb::object ranks = nb::make_tuple(value);
-  std::optional<Layout> layout;
   if (nb::isinstance<nb::tuple>(value) && nb::len(value) == 2) {
-    layout.emplace(as<Layout>(nb::object(value[0]), name.c_str()));
+    const Layout &layout = as<Layout>(nb::object(value[0]), quoted.c_str());
     ranks = nb::tuple(nb::object(value[1]));
-    if (int64_t(nb::len(ranks)) != layout->world())
-      invalid("'", name, "': arrays of ", nb::len(ranks), " ranks for a layout of ", layout->world());
+    if (int64_t(nb::len(ranks)) != layout.world())
+      invalid(quoted, ": arrays of ", nb::len(ranks), " ranks for a layout of ", layout.world());
+    all.push_back({layout, {}, {}});
   } else {
-    const std::string quoted = "'" + name + "'";
     const Array a = array_of(value, {quoted.c_str()});
-    layout.emplace(got<reshard_layout>(reshard_layout_create_single, a.ndim, a.shape, 1, 0));
+    all.push_back({Layout(got<reshard_layout>(reshard_layout_create_single, a.ndim, a.shape, 1, 0)), {}, {}});
   }
-  Written out{name, *layout, RESHARD_DTYPE_NONE, {}};
+  Written &out = all.back();
+  out.wanted = {{&out.layout, RESHARD_DTYPE_NONE, c_text(name, "name")}};
   for (nb::handle one : ranks) {
-    out.ranks.push_back(
-        side_of(one, {{&out.layout, out.dtype, name}}, int64_t(out.ranks.size()), "array", false, false));
-    for (const Array &a : out.ranks.back().arrays) {
-      out.dtype = out.dtype == RESHARD_DTYPE_NONE ? a.dtype : out.dtype;
+    out.ranks.push_back(side_of(one, out.wanted, int64_t(out.ranks.size()), "array", false, false));
+    for (const Array &a : out.ranks.back().arrays)
       if (!a.contiguous())
-        invalid("'", name, "': an array that is not contiguous");
-    }
+        invalid(quoted, ": an array that is not contiguous");
   }
-  return out;
 }
 
 // Writes whole tensors, or each rank's part of tensors of layouts.
@@ -76,8 +74,11 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
   std::vector<reshard_text_pair> pairs;
   std::list<Written> taken;
   for (nb::handle item : tensors.items()) {
-    const Written &w = taken.emplace_back(take(nb::cast<std::string>(item[0]), nb::object(item[1])));
-    all.push_back({c_text(w.name, "name"), w.dtype, w.layout.handle});
+    if (!nb::isinstance<nb::str>(item[0]))
+      throw nb::type_error(text_of("the name ", str_of(nb::object(item[0])), ": names are texts").c_str());
+    take(str_of(nb::object(item[0])), nb::object(item[1]), taken);
+    const Wanted &w = taken.back().wanted[0];
+    all.push_back({w.name.c_str(), w.dtype, w.layout->handle});
   }
   reshard_writer_options options = RESHARD_WRITER_OPTIONS_DEFAULTS;
   for (const auto &[key, value] : metadata.value_or(Texts()))
@@ -175,17 +176,13 @@ void bind_file(nb::module_ &m) {
       .def_static("load", &load, "path"_a)
       .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0);
   m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_a = nb::none(), nb::kw_only(), "force"_a = false,
-        "Writes a checkpoint, complete or not at all.\n\n"
-        "tensors: by name an array, or (layout, arrays of all ranks) for a directory of shards. The path decides the\n"
-        "format. metadata: texts beside the tensors, in safetensors files.");
+        "Writes a checkpoint, complete or not at all, in the format of the path. tensors: by name an array, or for a\n"
+        "directory of shards (layout, arrays of all ranks). metadata: texts beside the tensors of safetensors.");
   m.def("convert", &convert, "src"_a, "dst"_a, nb::kw_only(), "src_layout"_a = nb::none(), "dst_layout"_a = nb::none(),
         "map"_a = nb::none(), "world"_a = 0, "force"_a = false, "dedup"_a = false, "verify"_a = false,
         "leave_out"_a = false, "threads"_a = 0, "progress"_a = nb::none(), "dtype"_a = nb::none(),
-        "Converts one checkpoint into another: cut, reshard, join, fuse. progress(stage, done, all) may raise to "
-        "cancel.\n\n"
-        "- leave_out: tensors below classes that are not read are counted, not an error.\n"
-        "- dtype: of all numbers in dst, converted in the same pass; rules and casts of a map go before it.");
+        "Converts a checkpoint: cut, reshard, join, fuse. progress(stage, done, all) may raise to cancel. leave_out:\n"
+        "tensors of classes that are not read are counted, no error. dtype: of all numbers that no rule or map casts.");
   m.def("check", &check_files, "path"_a, nb::kw_only(), "threads"_a = 0,
-        "Reads a checkpoint and checks it by its digests. `wrong` has a line for each piece that is not as it was "
-        "written.");
+        "Checks a checkpoint by its digests. `wrong` has a line for each piece that is not as it was written.");
 }

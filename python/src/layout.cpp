@@ -12,12 +12,6 @@ namespace {
 using Ranks = std::optional<Shape>;
 using Names = std::vector<std::string>;
 
-int ndim_of(const Shape &shape) {
-  if (shape.size() > RESHARD_MAX_DIMS)
-    unsupported("a shape of ", shape.size(), " dims; at most ", RESHARD_MAX_DIMS);
-  return int(shape.size());
-}
-
 void same_length(size_t given, size_t n, const char *what) {
   if (given != n)
     invalid(what, ": ", given, " where ", n, " are due");
@@ -49,9 +43,7 @@ Layout chunk(const Shape &shape, int64_t world, int dim, const Ranks &ranks) {
 Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Names &placements,
             const std::optional<Names> &names, const std::optional<std::vector<int>> &order, const Ranks &ranks) {
   Names dims;
-  same_length(placements.size(), mesh_shape.size(), "placements");
   same_length(names ? names->size() : mesh_shape.size(), mesh_shape.size(), "names");
-  same_length(order ? order->size() : mesh_shape.size(), mesh_shape.size(), "order");
   for (size_t m = 0; m < mesh_shape.size(); m++) {
     dims.push_back(text_of(names ? (*names)[m] + "=" : "", mesh_shape[m]));
     if (names && (*names)[m].find_first_of(",;=@()") != std::string::npos)
@@ -61,16 +53,13 @@ Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Na
                         listed(";order=", order), ")"),
                 shape, world);
 }
-
 Layout cyclic(const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const Ranks &ranks) {
   return parsed(text_of("cyclic(", listed("", grid, "x"), listed("@", ranks), listed(";", block, "x"), ")"), shape,
                 world);
 }
-
 Layout single(const Shape &shape, int64_t world, int64_t rank) {
   return parsed(text_of("rank(", rank, ")"), shape, world);
 }
-
 Layout flat(const Shape &shape, int64_t world, const Ranks &ranks) {
   return parsed(text_of("flat(", listed("", ranks), ")"), shape, world);
 }
@@ -95,6 +84,9 @@ Layout boxes(const Shape &shape, int64_t world, const std::vector<std::tuple<int
 struct ArrayInfo {
   IntTuple shape;
   int64_t buffer, offset;
+  std::string text() const {
+    return text_of("Array(shape=", nb::repr(shape).c_str(), ", buffer=", buffer, ", offset=", offset, ")");
+  }
 };
 
 std::vector<ArrayInfo> arrays(const Layout &l, int64_t rank) {
@@ -128,11 +120,13 @@ const char *kind(const Layout &l) {
   static const char *const kinds[] = {"chunk", "mesh", "cyclic", "single", "flat", "boxes"};
   return kinds[l.kind()];
 }
-
+std::string shown(const Layout &l) {
+  return text_of("reshard.Layout('", l.text(), "', ", nb::repr(l.shape()).c_str(), ", ", l.world(), ")");
+}
+bool equal(const Layout &l, const Layout &other) { return reshard_layout_equal(l.handle, other.handle) == 1; }
 Py_hash_t hash(const Layout &l) { // names, and parts that say the same in other words, are not compared
   return nb::hash(nb::make_tuple(int(l.kind()), l.shape(), l.world(), nb::tuple(nb::cast(buffers(l, 0)))));
 }
-
 nb::typed<nb::tuple, nb::any, nb::ellipsis> reduce(const Layout &l) {
   return nb::make_tuple(nb::type<Layout>(), nb::make_tuple(l.text(), l.shape(), l.world()));
 }
@@ -146,9 +140,7 @@ void bind_layout(nb::module_ &m) {
       .def_ro("shape", &ArrayInfo::shape)
       .def_ro("buffer", &ArrayInfo::buffer)
       .def_ro("offset", &ArrayInfo::offset)
-      .def("__repr__", [](const ArrayInfo &a) {
-        return text_of("Array(shape=", nb::repr(a.shape).c_str(), ", buffer=", a.buffer, ", offset=", a.offset, ")");
-      });
+      .def("__repr__", &ArrayInfo::text);
   layout
       .def(nb::new_(&parsed), "text"_a, "shape"_a, "world"_a = 0,
            "Reads a layout string; world 0: the smallest that holds the ranks named.")
@@ -167,19 +159,13 @@ void bind_layout(nb::module_ &m) {
       .def_prop_ro("kind", &kind)
       .def("arrays", &arrays, "rank"_a)
       .def("buffers", &buffers, "rank"_a,
-           "Shapes of the buffers that a rank has: of its arrays, but one of elements for flat, and one of parts that "
-           "ranks share.")
+           "Shapes of what a rank gives: of its arrays, but one of elements for flat, and one of parts that ranks "
+           "share.")
       .def("intervals", &intervals, "rank"_a, "array"_a = 0, "dim"_a = 0,
            "The runs of global indices that an array has in a dim: (begin, end), ascending.")
       .def("__str__", &Layout::text)
-      .def("__repr__",
-           [](const Layout &l) {
-             return text_of("reshard.Layout('", l.text(), "', ", nb::repr(l.shape()).c_str(), ", ", l.world(), ")");
-           })
-      .def(
-          "__eq__",
-          [](const Layout &l, const Layout &other) { return reshard_layout_equal(l.handle, other.handle) == 1; },
-          nb::is_operator(), nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__repr__", &shown)
+      .def("__eq__", &equal, nb::is_operator(), nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", &hash)
       .def("__reduce__", &reduce);
 }

@@ -61,7 +61,10 @@ Plan reverse(const Plan &plan) {
 }
 
 reshard_plan_info info_of(const Plan &plan) { return got<reshard_plan_info>(reshard_plan_get_info, plan.handle); }
-
+size_t workspace(const Plan &plan) { return got<size_t>(reshard_plan_workspace, plan.handle); }
+std::optional<std::string> drawn(nb::handle plan) {
+  return nb::cast<std::optional<std::string>>(nb::module_::import_("reshard.__main__").attr("draw")(plan));
+}
 std::vector<std::tuple<int64_t, int64_t, int64_t>> peers(const Plan &plan) {
   std::vector<std::tuple<int64_t, int64_t, int64_t>> list(size_t(info_of(plan).peers));
   for (size_t i = 0; i < list.size(); i++) {
@@ -94,8 +97,7 @@ Plan make_plan(std::vector<Entry> entries, int64_t rank, Limit limit) {
 
 void bind_plan(nb::module_ &m) {
   bind_info(m);
-  nb::class_<Entry>(m, "Entry",
-                    "A tensor of a plan, or a part of one: a region, through a permutation, of src becomes one of dst.")
+  nb::class_<Entry>(m, "Entry", "A tensor of a plan, or a region of src that becomes, permuted, one of dst.")
       .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
                        std::optional<Shape> src_offset, std::optional<Shape> src_extent,
                        std::optional<Shape> dst_offset, std::optional<Shape> dst_extent,
@@ -111,9 +113,7 @@ void bind_plan(nb::module_ &m) {
       .def_prop_ro("dtype", [](const Entry &e) { return reshard_dtype_string(e.dtype); })
       .def_prop_ro("dst_dtype", [](const Entry &e) { return reshard_dtype_string(e.dst_dtype); })
       .def_ro("name", &Entry::name);
-  nb::class_<Plan>(
-      m, "Plan",
-      "The way of one rank of a world to move tensors from one layout to another. Immutable; needs no communicator.")
+  nb::class_<Plan>(m, "Plan", "The way of one rank of a world to move tensors. Immutable; needs no communicator.")
       .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, int64_t rank, Limit limit,
                        nb::handle dst_dtype) {
              reshard_dtype from = dtype_of(dtype), to = dtype_of(dst_dtype, from);
@@ -127,15 +127,10 @@ void bind_plan(nb::module_ &m) {
       .def_ro("rank", &Plan::rank)
       .def_ro("entries", &Plan::entries)
       .def_prop_ro("info", &info_of)
-      .def_prop_ro(
-          "workspace", [](const Plan &p) { return got<size_t>(reshard_plan_workspace, p.handle); },
-          "Bytes that suffice as workspace of a transfer on this rank.")
+      .def_prop_ro("workspace", &workspace, "Bytes that suffice as workspace of a transfer on this rank.")
       .def("peers", &peers, "(rank, bytes sent, bytes received) of each peer.")
       .def("reverse", &reverse, "The plan of the adjoint.")
-      .def("_repr_svg_",
-           [](nb::handle plan) {
-             return nb::cast<std::optional<std::string>>(nb::module_::import_("reshard.__main__").attr("draw")(plan));
-           })
+      .def("_repr_svg_", &drawn)
       .def("to_json", [](const Plan &p) { return printed(reshard_plan_explain, p.handle, RESHARD_JSON); })
       .def("__str__", [](const Plan &p) { return printed(reshard_plan_explain, p.handle, RESHARD_TEXT); });
 }

@@ -25,17 +25,7 @@ struct Comm {
   reshard_device device; // whose storage the node's processes read; NULL: none
   std::set<Transfer *> transfers;
   int calls = 0; // that threads are in
-};
-
-// A call that keeps a communicator open until it returns.
-struct CommCall {
-  explicit CommCall(Comm &comm) : comm(comm) {
-    if (comm.closed())
-      invalid("the communicator is closed");
-    comm.calls++;
-  }
-  ~CommCall() { comm.calls--; }
-  Comm &comm;
+  static constexpr const char *noun = "communicator";
 };
 
 void *stream_of(const Comm &comm, nb::handle stream); // checked against the communicator's device

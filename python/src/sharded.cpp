@@ -42,18 +42,6 @@ Given take(Comm &comm, nb::handle arrays, std::vector<Wanted> wanted, bool write
   for (size_t i = 0; i < given.size(); i++)
     all.sides.push_back(
         side_of(given[i], all.wanted, comm.rank(i), write ? "destination" : "source", write, comm.streams));
-  for (size_t i = 0; i < given.size(); i++) {
-    size_t at = 0;
-    for (Wanted &w : all.wanted)
-      for (size_t end = at + w.layout->buffers(comm.rank(i)).size(); at < end; at++) {
-        const reshard_dtype dtype = all.sides[i].arrays[at].dtype;
-        if (w.dtype == RESHARD_DTYPE_NONE)
-          w.dtype = dtype;
-        else if (dtype != RESHARD_DTYPE_NONE && dtype != w.dtype)
-          invalid("'", w.name, "': arrays of ", reshard_dtype_string(w.dtype), " and of ", reshard_dtype_string(dtype),
-                  " of one tensor");
-      }
-  }
   for (const Wanted &w : all.wanted)
     if (w.dtype == RESHARD_DTYPE_NONE)
       invalid("'", w.name, "': this rank gives no array, so no dtype; an array without elements tells it");
@@ -93,75 +81,31 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
 
 // --- redistribute ----------------------------------------------------------------------------------------------------
 
-// One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None.
-nb::object one_value(const Layout &layout, nb::list buffers) {
+// One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None. Arrays that share a buffer
+// are views of it, as the library makes them.
+nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype, bool bits) {
+  nb::list values;
+  const std::vector<Array> &buffers = layout.buffers(rank);
+  for (size_t b = 0; b < buffers.size(); b++) {
+    Array a = buffers[b];
+    reshard_tensor array = nullptr;
+    a.dtype = dtype, a.writable = true;
+    for (int64_t k = 0; a.elements() > 0 && a.data == nullptr; k++) {
+      const reshard_array_info info = layout.array(rank, k);
+      check(reshard_sharded_tensor_local(tensor, k, &array, nullptr));
+      if (info.buffer == int64_t(b))
+        a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
+    }
+    values.append(array != nullptr ? numpy_in(array, a, bits) : numpy_empty(dtype, a.ndim, a.shape));
+  }
   if (layout.kind() == RESHARD_LAYOUT_BOXES)
-    return buffers;
-  return buffers.size() > 0 ? nb::object(buffers[0]) : nb::none();
-}
-
-// Layouts of which a rank has several arrays in one buffer: a transfer fills it.
-nb::list moved_into_buffers(Comm &comm, nb::handle arrays, const Given &given, const std::vector<const Layout *> &to,
-                            const std::vector<reshard_dtype> &dtypes, Limit limit, bool bare) {
-  nb::module_ core = nb::module_::import_("reshard._core");
-  nb::object owner = nb::find(comm);
-  nb::list plans, results;
-  for (size_t i = 0; i < comm.handles.size(); i++) {
-    std::vector<Entry> entries;
-    nb::list values;
-    for (size_t e = 0; e < to.size(); e++) {
-      const Wanted &w = given.wanted[e];
-      const reshard_dtype dtype = dtypes[e] != RESHARD_DTYPE_NONE ? dtypes[e] : w.dtype;
-      nb::list buffers;
-      for (const Array &a : to[e]->buffers(comm.rank(i)))
-        buffers.append(core.attr("empty")(tuple_of(a.ndim, a.shape), reshard_dtype_string(dtype), owner));
-      values.append(one_value(*to[e], buffers));
-      entries.push_back({*w.layout, *to[e], w.dtype, dtype, w.name, {}, {}, {}, {}, {}});
-    }
-    plans.append(nb::cast(make_plan(entries, comm.rank(i), limit)));
-    results.append(bare ? nb::object(values[0]) : values);
-  }
-  auto mine = [&](const nb::list &all) { return comm.local ? nb::object(all) : nb::object(all[0]); };
-  nb::object transfer = core.attr("Transfer")(mine(plans), owner, arrays, mine(results));
-  transfer.attr("execute")();
-  transfer.attr("close")();
-  return results;
-}
-
-nb::list moved(Comm &comm, const Given &given, const std::vector<const Layout *> &to,
-               const std::vector<reshard_dtype> &dtypes, Limit limit, void *stream, bool bare, bool bits) {
-  const std::vector<Sharder> &sharders = sharders_of(comm, limit);
-  const size_t n = to.size(), ranks = comm.handles.size();
-  std::vector<reshard_layout> layouts;
-  for (const Layout *l : to)
-    layouts.push_back(l->handle);
-  std::vector<Tensors> sources(ranks), made(ranks);
-  for (size_t i = 0; i < ranks; i++)
-    shard(comm, sharders, given, i, sources[i]), made[i].all.resize(n);
-  run_ranks(comm, [&](size_t i) {
-    return reshard_sharded_tensor_reshard_to_as(int64_t(n), sources[i].all.data(), layouts.data(), dtypes.data(),
-                                                stream, made[i].all.data());
-  });
-  nb::list results;
-  for (const Tensors &own : made) {
-    nb::list values;
-    for (size_t e = 0; e < n; e++) {
-      nb::list parts;
-      for (int64_t k = 0; k < reshard_sharded_tensor_local_count(own.all[e]); k++) {
-        reshard_tensor part = nullptr;
-        check(reshard_sharded_tensor_local(own.all[e], k, &part, nullptr));
-        parts.append(part != nullptr ? numpy_of(part, bits) : nb::none());
-      }
-      values.append(one_value(*to[e], parts));
-    }
-    results.append(bare ? nb::object(values[0]) : values);
-  }
-  return results;
+    return values;
+  return layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0 ? nb::object(values[0]) : nb::none();
 }
 
 Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, Limit limit, nb::handle stream,
                  nb::handle dtype, bool bits) {
-  CommCall in(comm);
+  Use<Comm> in(comm);
   const bool bare = nb::isinstance<Layout>(src);
   std::vector<const Layout *> to;
   std::vector<reshard_dtype> dtypes;
@@ -174,13 +118,31 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
       invalid(from.size(), " source layouts and ", to.size(), " destination layouts");
     for (const Layout *l : from)
       wanted.push_back({l, RESHARD_DTYPE_NONE, from.size() == 1 ? "tensor" : std::to_string(wanted.size())});
-    dtypes.assign(to.size(), dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype));
     on = stream_of(comm, stream);
-    return take(comm, arrays, std::move(wanted), false);
+    Given all = take(comm, arrays, std::move(wanted), false);
+    for (const Wanted &w : all.wanted)
+      dtypes.push_back(dtype_of(dtype, w.dtype));
+    return all;
   });
-  const bool joint = std::any_of(to.begin(), to.end(), [](const Layout *l) { return l->joint(); });
-  nb::list results = joint ? moved_into_buffers(comm, arrays, given, to, dtypes, limit, bare)
-                           : moved(comm, given, to, dtypes, limit, on, bare, bits);
+  const std::vector<Sharder> &sharders = sharders_of(comm, limit);
+  const size_t n = to.size(), ranks = comm.handles.size();
+  std::vector<reshard_layout> layouts;
+  for (const Layout *l : to)
+    layouts.push_back(l->handle);
+  std::vector<Tensors> sources(ranks), made(ranks);
+  for (size_t i = 0; i < ranks; i++)
+    shard(comm, sharders, given, i, sources[i]), made[i].all.resize(n);
+  run_ranks(comm, [&](size_t i) {
+    return reshard_sharded_tensor_reshard_to_as(int64_t(n), sources[i].all.data(), layouts.data(), dtypes.data(), on,
+                                                made[i].all.data());
+  });
+  nb::list results;
+  for (size_t i = 0; i < ranks; i++) {
+    nb::list values;
+    for (size_t e = 0; e < n; e++)
+      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e], bits));
+    results.append(bare ? nb::object(values[0]) : values);
+  }
   return comm.local ? nb::object(results) : nb::object(results[0]);
 }
 
@@ -191,7 +153,7 @@ using Tree = Owned<reshard_tree, reshard_tree_release>;
 // Saves named tensors of all ranks as a directory of shards, or loads into them. One array for each on every rank.
 void move_state(Comm &comm, const std::string &path, const std::vector<std::string> &names, nb::handle arrays,
                 nb::handle layouts, bool save, bool option, nb::handle dtype) {
-  CommCall in(comm);
+  Use<Comm> in(comm);
   reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
   reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
   saving.force = loading.partial = option;
@@ -223,13 +185,11 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
 } // namespace
 
 void bind_sharded(nb::module_ &m) {
-  m.def("redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
-        "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_bits"_a = false,
-        "Moves this rank's arrays from one layout to another; returns new numpy arrays, as `empty` makes them. "
-        "Collective.\n\n"
-        "One tensor, or lists of arrays and layouts, which are one plan. A rank that holds several boxes gives a list "
-        "of\narrays. In a local world everything is a list with one such thing per rank. Plans are kept by the "
-        "communicator.\nlimit: bytes of staging a rank, as of Plan. dtype: of the results, converted on the way.");
+  m.def(
+      "redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
+      "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_bits"_a = false,
+      "Moves this rank's arrays of one tensor, or lists of them, from layout to layout. Collective. Returns new numpy\n"
+      "arrays, as `empty` makes them. limit: as of Plan. dtype: of the results, converted on the way.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,
         "dtype"_a.none() = nb::none());
 }

@@ -71,18 +71,7 @@ const std::vector<Array> &Layout::buffers(int64_t rank) const {
   return kept.emplace(rank, std::move(all)).first->second;
 }
 
-bool Layout::joint() const {
-  if (!kept_joint) {
-    bool some = kind() == RESHARD_LAYOUT_FLAT && ndim() > 1;
-    for (int64_t rank = 0; kind() == RESHARD_LAYOUT_MESH && !some && rank < world(); rank++)
-      some = count(rank) > 1;
-    kept_joint = some;
-  }
-  return *kept_joint;
-}
-
-Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write,
-             bool gpu) {
+Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu) {
   Side out;
   bool one = wanted.size() == 1 && wanted[0].layout->buffers(rank).size() == 1;
   std::vector<nb::object> list = per_entry(given, wanted.size(), one, side, rank);
@@ -91,6 +80,7 @@ Side side_of(nb::handle given, const std::vector<Wanted> &wanted, int64_t rank, 
     What what{side, rank, &wanted[e].name};
     auto add = [&](size_t b, nb::handle object) {
       out.arrays.push_back(taken(due[b], wanted[e].dtype, object, what, write, gpu));
+      wanted[e].dtype = out.arrays.back().dtype;
       out.data.push_back(due[b].elements() == 0 ? nullptr : out.arrays.back().data);
     };
     if (due.size() == 1 && !is_list(list[e])) {

@@ -25,7 +25,7 @@ struct Transfer {
   Transfer(const Transfer &) = delete;
   ~Transfer() { end_transfer(*this); }
   void close() {
-    if (executing > 0)
+    if (calls > 0)
       raise(RESHARD_ERROR_BUSY, "the transfer executes in another thread");
     end_transfer(*this);
   }
@@ -37,7 +37,8 @@ struct Transfer {
   std::vector<reshard_transfer> handles;
   std::vector<Side> src, dst;
   std::vector<Array> workspaces;
-  int executing = 0;
+  int calls = 0;
+  static constexpr const char *noun = "transfer";
 };
 
 void end_transfer(Transfer &t) {
@@ -105,7 +106,7 @@ void take_workspace(Transfer &t, nb::handle workspace, reshard_transfer_options 
 Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src, nb::handle dst,
                         const std::string &path, Limit limit, nb::handle workspace) {
   Comm &comm = as<Comm>(comm_object, "comm");
-  CommCall in(comm);
+  Use<Comm> in(comm);
   auto t = std::make_unique<Transfer>();
   const size_t n = comm.handles.size();
   std::vector<reshard_transfer_options> options(n, RESHARD_TRANSFER_OPTIONS_DEFAULTS);
@@ -140,19 +141,6 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
   return t.release();
 }
 
-// A call on a transfer that is open, and stays so.
-struct TransferCall {
-  explicit TransferCall(Transfer &t) : t(t), in(opened(t)) { t.executing++; }
-  ~TransferCall() { t.executing--; }
-  static Comm &opened(const Transfer &t) {
-    if (t.closed())
-      invalid("the transfer is closed");
-    return *t.comm;
-  }
-  Transfer &t;
-  CommCall in;
-};
-
 void still_there(const std::vector<Side> &sides) {
   for (const Side &side : sides)
     for (const Array &a : side.arrays)
@@ -161,7 +149,8 @@ void still_there(const std::vector<Side> &sides) {
 }
 
 void execute(Transfer &t, nb::handle stream) {
-  TransferCall now(t);
+  Use<Transfer> now(t);
+  Use<Comm> in(*t.comm);
   void *s = stream_of(*t.comm, stream);
   still_there(t.src), still_there(t.dst);
   run_in(*t.comm, [&] {
@@ -170,23 +159,22 @@ void execute(Transfer &t, nb::handle stream) {
   });
 }
 
-reshard_transfer_info info_of(const Transfer &t) {
-  TransferCall::opened(t);
-  return got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]);
-}
-
 void rebind(Transfer &t, nb::handle src, nb::handle dst) {
-  TransferCall now(t);
+  Use<Transfer> now(t);
+  Use<Comm> in(*t.comm);
   auto take = [&] { return take_arrays(t, *t.comm, src, dst); };
   // Of messages each rank binds alone.
-  Arrays arrays = info_of(t).path == RESHARD_PATH_PACKED ? take() : joined(*t.comm, take);
+  Arrays arrays = got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]).path == RESHARD_PATH_PACKED
+                      ? take()
+                      : joined(*t.comm, take);
   run_in(*t.comm,
          [&] { return reshard_transfer_rebind_all(int64_t(t.handles.size()), t.handles.data(), arrays.list.data()); });
   t.src = std::move(arrays.src), t.dst = std::move(arrays.dst);
 }
 
-Report info(const Transfer &t) {
-  const reshard_transfer_info i = info_of(t);
+Report info(Transfer &t) {
+  Use<Transfer> now(t);
+  const auto i = got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]);
   return report_of("path", paths[i.path], "workspace_bytes", i.workspace_bytes, "copies", i.copies, "rounds", i.rounds,
                    "packs_skipped", i.packs_skipped, "unpacks_skipped", i.unpacks_skipped, "collective",
                    reshard_collective_string(i.collective), "collective_why", i.collective_why, "workspace_limit",

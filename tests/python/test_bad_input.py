@@ -130,6 +130,43 @@ def test_a_nul_in_a_text_is_an_error_and_writes_nothing(call: Callable[[Path], o
     assert not list(tmp_path.iterdir())
 
 
+OTHERS: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
+    (TypeError, "os.PathLike object, not int", lambda path: reshard.open(5)),  # type: ignore[arg-type]
+    (FileNotFoundError, "no file or directory", lambda path: reshard.Rules.load(path / "not")),
+    (TypeError, "the name 5: names are texts", lambda path: reshard.write(path / "x.npy", {5: np.zeros(2)})),  # type: ignore[dict-item]
+    (UnicodeEncodeError, "surrogates", lambda path: reshard.write(path / "x.npy", {"\udc80": np.zeros(2)})),
+    (TypeError, "'x': a int, where a Layout is due", lambda path: reshard.write(path / "x.npy", {"x": (1, [np.zeros(2)])})),
+    (UnicodeEncodeError, "surrogates", lambda path: reshard.Entry(ONE, ONE, "\udc80")),
+    (NotImplementedError, "dtype >f4: big-endian", lambda path: reshard.Entry(ONE, ONE, np.dtype(">f4"))),
+    (TypeError, "src: a str, where a Layout is due", lambda path: reshard.redistribute(np.zeros((2, 2), "f4"), "rank(0)", ONE, reshard.local(1))),
+    (TypeError, "plan: a str, where a Plan is due", lambda path: reshard.Transfer("rank(0)", reshard.local(1), [], [])),
+    (TypeError, "comm: a int, where a Comm is due", lambda path: reshard.Transfer(reshard.Plan(ONE, ONE, "f32", 0), 5, [], [])),
+    (TypeError, "'float' object cannot be interpreted as an integer", lambda path: reshard.local(1).split(0.5)),
+    (OverflowError, "too big|too large", lambda path: reshard.local(2).split([0, 2**70])),
+    (reshard.InvalidError, "-3 calls", lambda path: reshard.local(1).report(-3)),
+]
+
+
+@pytest.mark.parametrize("error,text,call", OTHERS)
+def test_what_is_of_another_type_is_named_and_writes_nothing(error: type[Exception], text: str, call: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(error, match=text):
+        call(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+ARRAYS: list[tuple[Any, str]] = [
+    (np.ma.array(np.zeros((2, 2), "f4"), mask=True), "a masked array"), (np.zeros((2, 2), "M8[s]"), r"dtype datetime64\[s\]"),
+    (np.zeros((2, 2), "V4"), "dtype"), (np.zeros((2, 2), np.longdouble), "dtype float128|dtype longdouble"),
+    (np.zeros((2, 2), [("a", "f4"), ("b", "u1")])["a"], "elements of 4 bytes, 10 bytes apart"), ({1: 2}, "no array of numbers"),
+]
+
+
+@pytest.mark.parametrize("source,text", ARRAYS)
+def test_arrays_whose_memory_has_no_such_numbers_are_refused(source: Any, text: str) -> None:
+    with reshard.local(1) as comm, pytest.raises(reshard.UnsupportedError, match="source of rank 0, 'tensor': .*" + text):
+        reshard.redistribute([source], ONE, ONE, comm)
+
+
 def test_a_name_with_a_nul_is_in_no_checkpoint(tmp_path: Path) -> None:
     reshard.write(tmp_path / "x.safetensors", {"x": np.zeros(2)})
     with reshard.open(tmp_path / "x.safetensors") as c:

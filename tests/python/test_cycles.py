@@ -33,7 +33,8 @@ def assert_level(cycle: Callable[[], object], *watched: object) -> None:
     for _ in range(TURNS):
         cycle()
     after = state(*watched)
-    assert after[0] - before[0] < 1 << 20 and after[1:-1] == before[1:-1] and after[-1] - before[-1] < 10, (before, after)
+    # Python's allocator takes 1 MiB at a time, and may be about to.
+    assert after[0] - before[0] < 2 << 20 and after[1:-1] == before[1:-1] and after[-1] - before[-1] < 10, (before, after)
 
 
 def test_transfers_made_and_dropped_leave_nothing() -> None:
