@@ -12,6 +12,7 @@ typedef struct world {
   node_gather gather;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   void (*body)(struct world *w, contract_rank *me, int64_t rank);
+  told_body *told;
   int64_t timeout_ms, failing; /* call of rank 0 that fails; 0: none */
   rank_result result[NODE_RANKS];
   int64_t wrong[NODE_RANKS];
@@ -86,37 +87,30 @@ static int run_world(world *w, uint64_t seed) {
   return reports;
 }
 
-static void run_right(void (*body)(world *w, contract_rank *me, int64_t rank)) {
+static void run_right(void (*body)(world *w, contract_rank *me, int64_t rank), told_body *told) {
   for (uint64_t seed = 0; seed < 2; seed++) {
-    world w = {.body = body, .timeout_ms = 60000};
+    world w = {.body = body, .told = told, .timeout_ms = 60000};
     assert_int_equal(run_world(&w, seed), 0);
     for (int r = 0; r < NODE_RANKS; r++)
       assert_int_equal(w.wrong[r], 0);
   }
 }
 
-static void move_in_place(world *w, contract_rank *me, int64_t rank) {
+static void follow_told(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  told_in_place(&c, me, rank);
+  w->told(&c, me, rank);
 }
 
-CASE(test_in_place) { run_right(move_in_place); }
-
-static void move_elsewhere(world *w, contract_rank *me, int64_t rank) { told_elsewhere(me, rank); }
-
-CASE(arrays_that_move_elsewhere_are_followed) { run_right(move_elsewhere); }
-
-static void capture_alone(world *w, contract_rank *me, int64_t rank) { told_captured_by_one(me, rank); }
-
-CASE(test_captured_by_one) { run_right(capture_alone); }
-
-static void gather_unpinned(world *w, contract_rank *me, int64_t rank) { told_unpinned(me, rank); }
-
-CASE(memory_that_is_pinned_no_more_is_told) { run_right(gather_unpinned); }
-
-static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) { move_from_outside(me, rank); }
-
-CASE(test_from_elsewhere) { run_right(move_from_elsewhere); }
+CASE(arrays_that_stay_cost_one_meeting) { run_right(follow_told, told_in_place); }
+CASE(arrays_that_move_elsewhere_are_followed) { run_right(follow_told, told_elsewhere); }
+CASE(capture_of_one_rank_is_an_error_on_all) { run_right(follow_told, told_captured_by_one); }
+CASE(memory_that_is_pinned_no_more_is_told) { run_right(follow_told, told_unpinned); }
+CASE(source_of_cuda_malloc_is_an_error_on_all_ranks) { run_right(follow_told, told_from_outside); }
+CASE(plans_that_are_dropped_come_again) { run_right(follow_told, told_trimmed); }
+CASE(sharders_come_and_go_beside_others) { run_right(follow_told, told_with_others); }
+CASE(memory_freed_elsewhere_is_closed_at_the_next_call) { run_right(follow_told, told_freed_elsewhere); }
+CASE(memory_is_closed_also_where_the_call_fails) { run_right(follow_told, told_freed_and_failed); }
+CASE(transfers_are_destroyed_in_any_order_beside_calls) { run_right(follow_told, told_beside_transfers); }
 
 static const void *data_of(const moving *m) {
   reshard_tensor_info info;
@@ -151,42 +145,7 @@ static void stage_elsewhere(world *w, contract_rank *me, int64_t rank) {
   end_moving(&m);
 }
 
-CASE(test_staged_elsewhere) { run_right(stage_elsewhere); }
-
-static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_trimmed(&c, me);
-}
-
-CASE(plans_that_are_dropped_come_again) { run_right(move_and_trim_plans); }
-
-static void move_with_others(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_with_others(&c, me, rank);
-}
-
-CASE(test_with_others) { run_right(move_with_others); }
-
-static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_freed_elsewhere(&c, me);
-}
-
-CASE(test_freed_elsewhere) { run_right(move_and_free_elsewhere); }
-
-static void move_and_fail(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_freed_and_failed(&c, me, rank);
-}
-
-CASE(test_freed_and_failed) { run_right(move_and_fail); }
-
-static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_beside_transfers(&c, me, rank);
-}
-
-CASE(test_beside_transfers) { run_right(move_beside_transfers); }
+CASE(test_staged_elsewhere) { run_right(stage_elsewhere, NULL); }
 
 /* One call of rank 0 fails, each seventh or whichever: all ranks have the same error, or the communicator has ended for
  * all. */

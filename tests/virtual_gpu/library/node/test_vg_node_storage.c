@@ -20,6 +20,7 @@ typedef struct world {
   int gpus;
   int64_t timeout_ms;
   void (*body)(struct world *w, contract_rank *me, int64_t rank);
+  told_body *told;
   int64_t failing; /* call of rank 0 that fails; 0: none */
   size_t limit;    /* of rank 1's pool; 0: none */
   reshard_path path;
@@ -190,7 +191,7 @@ CASE(test_freed_memory) {
         .gpus = NODE_RANKS, .timeout_ms = 60000, .body = move_and_trim, .path = RESHARD_PATH_DIRECT, .seed = seed});
 }
 
-/* A segment is passed on to each rank once, whatever is made of it: one of storage, and one of all meetings' words. */
+/* A segment is passed on to each rank once, whatever is made of it: one of storage, one of all flags of barriers. */
 static void move_again(world *w, contract_rank *me, int64_t rank) {
   moving m = {.mesh = NULL};
   static int64_t imports, exports;
@@ -224,55 +225,21 @@ static uint64_t meetings_of(reshard_comm comm) { return rs_node_of(comm)->meetin
 
 static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, false, w->gpus, 1, w->path}; }
 
-static void move_in_place(world *w, contract_rank *me, int64_t rank) {
+static void follow_told(world *w, contract_rank *me, int64_t rank) {
   const told_comm c = told_of(w);
-  told_in_place(&c, me, rank);
+  w->told(&c, me, rank);
 }
-
-static void move_elsewhere(world *w, contract_rank *me, int64_t rank) { told_elsewhere(me, rank); }
-
-static void move_from_elsewhere(world *w, contract_rank *me, int64_t rank) { move_from_outside(me, rank); }
-
-static void move_with_others(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_with_others(&c, me, rank);
-}
-
-static void move_and_trim_plans(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_trimmed(&c, me);
-}
-
-static void move_and_free_elsewhere(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_freed_elsewhere(&c, me);
-}
-
-static void move_and_fail(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_freed_and_failed(&c, me, rank);
-}
-
-static void move_beside_transfers(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  told_beside_transfers(&c, me, rank);
-}
-
-static void move_on_two_streams(world *w, contract_rank *me, int64_t rank) { told_on_two_streams(me, rank); }
-
-static void capture_alone(world *w, contract_rank *me, int64_t rank) { told_captured_by_one(me, rank); }
-
-static void gather_unpinned(world *w, contract_rank *me, int64_t rank) { told_unpinned(me, rank); }
 
 CASE(test_told_to_read) {
-  void (*const bodies[])(world * w, contract_rank * me, int64_t rank) = {
-      move_in_place,           move_elsewhere,      move_from_elsewhere,  move_with_others,
-      move_and_trim_plans,     move_on_two_streams, capture_alone,        gather_unpinned,
-      move_and_free_elsewhere, move_and_fail,       move_beside_transfers};
+  static told_body *const bodies[] = {told_in_place,         told_elsewhere,       told_from_outside,
+                                      told_with_others,      told_trimmed,         told_on_two_streams,
+                                      told_captured_by_one,  told_unpinned,        told_freed_elsewhere,
+                                      told_freed_and_failed, told_beside_transfers};
   for (uint64_t i = 0; i < 2 * sizeof bodies / sizeof *bodies; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,
-                      .body = bodies[i / 2],
+                      .body = follow_told,
+                      .told = bodies[i / 2],
                       .path = RESHARD_PATH_DIRECT,
                       .seed = i});
 }
@@ -323,9 +290,13 @@ CASE(every_edge_of_shared_storage_is_needed) {
   assert_true(r.found >= 5 * NODE_RANKS);
 }
 
-/* Executes of one transfer on two streams: two kernels write their words at once where nothing orders them. */
+/* Executes of one transfer on two streams: two kernels write their flags at once where nothing orders them. */
 CASE(test_shared_transfer) {
-  world w = {.gpus = NODE_RANKS, .body = move_on_two_streams, .path = RESHARD_PATH_DIRECT, .timeout_ms = 60000};
+  world w = {.gpus = NODE_RANKS,
+             .body = follow_told,
+             .told = told_on_two_streams,
+             .path = RESHARD_PATH_DIRECT,
+             .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){
       .path = "sharders of processes of a node, two streams",
       .run = node_scenario_run,

@@ -23,6 +23,9 @@ typedef struct told_comm {
   reshard_path path;
 } told_comm;
 
+/* The part of a rank in a scene. */
+typedef void told_body(const told_comm *c, contract_rank *me, int64_t rank);
+
 /* A tensor of rows goes to columns and back, in pieces that have a segment each. */
 typedef struct moving {
   reshard_mesh mesh;
@@ -105,7 +108,7 @@ static inline void told_in_place(const told_comm *c, contract_rank *me, int64_t 
 }
 
 /* One rank's arrays move in some of the calls: they read its new ones. */
-static inline void told_elsewhere(contract_rank *me, int64_t rank) {
+static inline void told_elsewhere(const told_comm *c, contract_rank *me, int64_t rank) {
   reshard_dtensor kept[CALLS] = {NULL};
   moving m = {.mesh = NULL};
   CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
@@ -124,7 +127,7 @@ static inline void told_elsewhere(contract_rank *me, int64_t rank) {
 }
 
 /* A source of cudaMalloc is an error on all ranks, and they go on. */
-static inline void move_from_outside(contract_rank *me, int64_t rank) {
+static inline void told_from_outside(const told_comm *c, contract_rank *me, int64_t rank) {
   const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
   const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   moving m = {.mesh = NULL}, storage = {.mesh = NULL};
@@ -229,7 +232,7 @@ enum { LARGE = 3 << 19, SEGMENT = 2 << 20 };
 
 /* Pools give back what plans of other sizes have used: peers close it at the next call, though their transfers for
  * those plans are kept. They are bound anew when they are taken again. */
-static inline void told_trimmed(const told_comm *c, contract_rank *me) {
+static inline void told_trimmed(const told_comm *c, contract_rank *me, int64_t rank) {
   size_t first[NODE_RANKS], used[NODE_RANKS];
   for (int64_t i = 0; i < 3 * CALLS; i++) {
     move_and_give_back(me, LARGE + 12 * (i % CALLS));
@@ -247,7 +250,7 @@ static inline void set_under_way(reshard_comm comm, bool under_way) {
 
 /* None of a call's arrays has moved, and others close what was freed elsewhere: they meet for that alone. What streams
  * may still read is closed in a later call. */
-static inline void told_freed_elsewhere(const told_comm *c, contract_rank *me) {
+static inline void told_freed_elsewhere(const told_comm *c, contract_rank *me, int64_t rank) {
   size_t before[NODE_RANKS];
   moving m = {.mesh = NULL};
   CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
@@ -286,7 +289,7 @@ static inline void told_freed_and_failed(const told_comm *c, contract_rank *me, 
 
 /* Only ranks that write need an order of their own between calls on two streams: the others' transfer runs once at a
  * time all the same. */
-static inline void told_on_two_streams(contract_rank *me, int64_t rank) {
+static inline void told_on_two_streams(const told_comm *c, contract_rank *me, int64_t rank) {
   const int64_t columns = 3 << 12, shape[2] = {NODE_RANKS, columns};
   moving m = {.mesh = NULL};
   cudaStream_t other;
@@ -331,7 +334,7 @@ static inline reshard_status distribute_whole(contract_rank *me, int64_t rank, r
 }
 
 /* Rank 1 alone captures its stream: all have its error, and go on, where a transfer is kept and where none is. */
-static inline void told_captured_by_one(contract_rank *me, int64_t rank) {
+static inline void told_captured_by_one(const told_comm *c, contract_rank *me, int64_t rank) {
   const int64_t shape[2] = {NODE_RANKS, 12};
   moving m = {.mesh = NULL};
   reshard_tensor whole = NULL;
@@ -367,7 +370,7 @@ static inline void told_captured_by_one(contract_rank *me, int64_t rank) {
 }
 
 /* Rank 0 gathers to memory of its host, which is pinned no more in the last call, at the same address. */
-static inline void told_unpinned(contract_rank *me, int64_t rank) {
+static inline void told_unpinned(const told_comm *c, contract_rank *me, int64_t rank) {
   enum { COLUMNS = 12 };
   static char memory[NODE_RANKS * COLUMNS];
   const int64_t shape[2] = {NODE_RANKS, COLUMNS};
