@@ -3,7 +3,7 @@
 torchrun --nproc-per-node 4 fsdp_to_tp.py
 
 torch itself refuses another mesh, so the answer is full_tensor and distribute_tensor, which is timed beside.
-Then a checkpoint that DCP reads, and one of DCP that 2 ranks load.
+On the mesh that the tensors have it is DTensor.redistribute. Then a checkpoint that DCP reads, and one of DCP that 2 ranks load.
 """
 
 from __future__ import annotations
@@ -66,6 +66,26 @@ def wanted(name: str) -> Any:
     return Shard(1) if name.endswith(("o.weight", "down.weight")) else Replicate()
 
 
+def on_their_meshes(parameters: dict[str, Any]) -> int:
+    """Moves that torch makes itself: each tensor on the mesh that it has. How many are wrong."""
+    wrong = 0
+    for mesh in dict.fromkeys(p.device_mesh for p in parameters.values()):
+        here = {name: p.detach() for name, p in parameters.items() if p.device_mesh == mesh}
+        places = {name: [*[Replicate()] * (mesh.ndim - 1), Shard(p.ndim - 1)] for name, p in here.items()}
+        ours = reshard.torch.redistribute(here, mesh, places)
+        wrong += sum(not torch.equal(ours[name].to_local(), p.redistribute(mesh, places[name]).to_local()) for name, p in here.items())
+    return wrong
+
+
+def refuses(tensor: Any, mesh: DeviceMesh, places: list[Any]) -> bool:
+    """torch has no way from mesh to mesh: where it has one, it is the answer to compare with."""
+    try:
+        tensor.detach().redistribute(mesh, places)
+    except NotImplementedError:
+        return True
+    return False
+
+
 def checkpoints(parameters: dict[str, Any], directory: str) -> int:
     """Ours read by DCP, and DCP's .distcp loaded by 2 ranks of the 4; how many tensors are wrong."""
     whole = {name: p.full_tensor().detach() for name, p in parameters.items()}
@@ -108,12 +128,14 @@ def main() -> int:
             one = ours[name]
             good = isinstance(one, DTensor) and one.placements == tensor.placements and one.shape == tensor.shape
             wrong += not (good and torch.equal(one.to_local(), tensor.to_local()))
+        wrong += not refuses(parameters["layers.0.q.weight"], mesh, places("layers.0.q.weight"))
         filled = {name: torch.zeros_like(t) for name, t in theirs.items()}
         reshard.torch.redistribute(parameters, mesh, places, out=filled)
         wrong += sum(not torch.equal(filled[name].to_local(), t.to_local()) for name, t in theirs.items())
         if dist.get_rank() == 0:
             print(f"{'x'.join(map(str, shape))}: {len(theirs)} tensors, {sorted(times)[2] * 1e3:.2f} ms, "
                   f"full_tensor and cut {their_time * 1e3:.2f} ms, {their_time / sorted(times)[2]:.1f} x")
+    wrong += on_their_meshes(parameters)
     whole = reshard.torch.full_tensor(parameters["layers.0.norm.weight"])
     wrong += not torch.equal(whole, parameters["layers.0.norm.weight"].full_tensor().detach())
     scratch = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]

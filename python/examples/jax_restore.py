@@ -27,7 +27,9 @@ def main() -> None:
             for name in checkpoint:
                 tensor = checkpoint[name]
                 array = jax.make_array_from_callback(tensor.shape, sharding, tensor.__getitem__)
-                assert (np.asarray(array) == weight.astype(tensor.dtype)).all()
+                theirs = jax.device_put(weight.astype(tensor.dtype), sharding)
+                for ours, part in zip(array.addressable_shards, theirs.addressable_shards):
+                    assert ours.device == part.device and (np.asarray(ours.data) == np.asarray(part.data)).all()
             layout = reshard.jax.layout(sharding, weight.shape)
             for shard in array.addressable_shards:
                 mine = checkpoint.read("half", layout, shard.device.id)

@@ -68,7 +68,9 @@ def check(directory: str) -> int:
         for rank in range(RANKS):
             before = bytes_read()
             mine = checkpoint.read_all(rules, rank, RANKS)
-            print(f"rank {rank}: {bytes_read() - before} bytes read of {size}, {sum(a.nbytes for a in mine.values() if a is not None)} held")
+            read, held_bytes = bytes_read() - before, sum(a.nbytes for a in mine.values() if a is not None)
+            print(f"rank {rank}: {read} bytes read of {size}, {held_bytes} held")
+            wrong += not held_bytes <= read <= held_bytes + 1024  # that of the count itself, and no other rank's
             for name, whole in theirs.items():
                 layout = rules.layout(name, whole.shape, RANKS)
                 held = layout.arrays(rank)
