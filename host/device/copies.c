@@ -6,6 +6,7 @@
 #include "device/copies.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* True where a step of `outer` continues after the last step of `inner` on both sides. */
 static bool axis_continues(const rs_axis *outer, const rs_axis *inner) {
@@ -82,8 +83,101 @@ reshard_status rs_copies_convert(rs_copies *copies, const char *src, char *dst, 
   return add_copy(copies, copy, (int64_t)reshard_dtype_size(to), naxes, axes);
 }
 
+/* Bytes that a step reads: of the blocks that it meets the scales, too, where it is back. */
+static bool count_read(const rs_block_box *b, bool back, int64_t *bytes) {
+  int64_t blocks = 1, width = back ? 1 : (int64_t)reshard_dtype_size(b->wide_dtype);
+  for (int i = 0; i < 2; i++)
+    blocks *= rs_ceil_div(b->skip[i] + b->n[i], b->block[i]);
+  return rs_mul(b->n[0], b->n[1], bytes) && rs_mul(*bytes, width, bytes) &&
+         rs_add(*bytes, back ? blocks * (int64_t)reshard_dtype_size(b->scale_dtype) : 0, bytes);
+}
+
+/* One box of rows of one row of blocks, or less, repeated over loops. */
+static reshard_status add_scaled(rs_copies *copies, const rs_block_box *box, bool back, int naxes,
+                                 const rs_block_axis *axes) {
+  int64_t bytes;
+  bool fits = count_read(box, back, &bytes);
+  int64_t step = bytes;
+  for (int i = 0; i < naxes; i++)
+    fits = fits && rs_mul(bytes, axes[i].n, &bytes);
+  if (bytes == 0)
+    return RESHARD_SUCCESS;
+  if (!fits || !rs_add(copies->bytes, bytes, &bytes))
+    return copy_overflow();
+  RS_TRY(rs_vec_reserve(&copies->copy, copies->copy.n + 1));
+  RS_TRY(rs_vec_reserve(&copies->axis, copies->axis.n + naxes));
+  RS_TRY(rs_vec_reserve(&copies->scaled, copies->scaled.n + 1));
+  rs_copy copy = {.src = back ? box->values : box->wide,
+                  .dst = back ? box->wide : box->values,
+                  .run = step,
+                  .axes = copies->axis.n,
+                  .element = back ? 1 : (int32_t)reshard_dtype_size(box->wide_dtype),
+                  .from = back ? RESHARD_F8_E4M3 : box->wide_dtype,
+                  .to = back ? box->wide_dtype : RESHARD_F8_E4M3,
+                  .peer = copies->peer};
+  rs_scaled *scaled = &copies->scaled.at[copies->scaled.n++];
+  scaled->box = *box;
+  for (int i = 0; i < naxes; i++) {
+    if (axes[i].n == 1)
+      continue;
+    scaled->step[copy.naxes++] = axes[i].scales;
+    copies->axis.at[copies->axis.n++] =
+        (rs_axis){axes[i].n, back ? axes[i].values : axes[i].wide, back ? axes[i].wide : axes[i].values};
+  }
+  copy.scaled = (int32_t)copies->scaled.n;
+  copies->copy.at[copies->copy.n++] = copy;
+  copies->bytes = bytes;
+  return RESHARD_SUCCESS;
+}
+
+/* Rows of blocks are one loop more, which threads share: those of a first block that is begun, and of a last one that
+ * is not ended, are copies of their own. */
+reshard_status rs_copies_scale(rs_copies *copies, const rs_block_box *box, bool back, int naxes,
+                               const rs_block_axis *axes) {
+  rs_block_axis all[2 * RESHARD_MAX_DIMS + 1];
+  int64_t head = box->skip[0] > 0 ? rs_min(box->block[0] - box->skip[0], box->n[0]) : 0;
+  int64_t rows[3] = {head, box->block[0], (box->n[0] - head) % box->block[0]};
+  int64_t times[3] = {head > 0, (box->n[0] - head) / box->block[0], rows[2] > 0};
+  rs_block_box part = *box;
+  memcpy(all, axes, (size_t)naxes * sizeof *axes);
+  for (int i = 0; i < 3; i++) {
+    if (times[i] == 0)
+      continue;
+    part.n[0] = rows[i];
+    all[naxes] =
+        (rs_block_axis){times[i], rows[i] * box->wide_stride[0], rows[i] * box->value_stride[0], box->scale_stride[0]};
+    RS_TRY(add_scaled(copies, &part, back, naxes + 1, all));
+    part.wide += times[i] * all[naxes].wide;
+    part.values += times[i] * all[naxes].values;
+    part.scales += times[i] * all[naxes].scales;
+    part.skip[0] = 0;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_copies_append(rs_copies *all, const rs_copies *more) {
+  int64_t axes = all->axis.n, scaled = all->scaled.n;
+  RS_TRY(rs_vec_reserve(&all->copy, all->copy.n + more->copy.n));
+  RS_TRY(rs_vec_reserve(&all->axis, axes + more->axis.n));
+  RS_TRY(rs_vec_reserve(&all->scaled, scaled + more->scaled.n));
+  for (int64_t i = 0; i < more->copy.n; i++) {
+    rs_copy *copy = &all->copy.at[all->copy.n++];
+    *copy = more->copy.at[i];
+    copy->axes += axes;
+    copy->scaled += copy->scaled > 0 ? (int32_t)scaled : 0;
+  }
+  if (more->axis.n > 0)
+    memcpy(all->axis.at + axes, more->axis.at, (size_t)more->axis.n * sizeof *more->axis.at);
+  if (more->scaled.n > 0)
+    memcpy(all->scaled.at + scaled, more->scaled.at, (size_t)more->scaled.n * sizeof *more->scaled.at);
+  all->axis.n += more->axis.n;
+  all->scaled.n += more->scaled.n;
+  all->bytes += more->bytes;
+  return RESHARD_SUCCESS;
+}
+
 void rs_copies_clear(rs_copies *copies) {
-  copies->copy.n = copies->axis.n = 0;
+  copies->copy.n = copies->axis.n = copies->scaled.n = 0;
   copies->bytes = 0;
   copies->peer = 0;
   copies->staging = copies->deal = false;
@@ -92,5 +186,6 @@ void rs_copies_clear(rs_copies *copies) {
 void rs_copies_free(rs_copies *copies) {
   free(copies->copy.at);
   free(copies->axis.at);
+  free(copies->scaled.at);
   *copies = (rs_copies){.staging = copies->staging};
 }

@@ -69,17 +69,15 @@ static reshard_status measure_buffer(const struct reshard_plan_s *plan, int64_t 
   return RESHARD_SUCCESS;
 }
 
-/* All buffers of one entry on one side. */
-static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t entry, bool source,
-                                  const rs_arrays *arrays, rs_extents *all) {
+/* Buffers of a layout, of one entry on one side: those from `before` on. */
+static reshard_status add_buffers_of(const struct reshard_plan_s *plan, int64_t entry, bool source,
+                                     const struct reshard_layout_s *l, int64_t width, int64_t before,
+                                     const rs_arrays *arrays, rs_extents *all) {
   const rs_entry *e = &plan->entries[entry];
-  const rs_class *c = &plan->classes.at[e->class_];
-  const struct reshard_layout_s *l = source ? c->src : c->dst;
-  int64_t first = source ? e->src_buffer : e->dst_buffer, buffers;
-  RS_TRY(reshard_layout_buffer_count((reshard_layout)l, plan->rank, &buffers));
-  for (int64_t b = 0; b < buffers; b++) {
+  int64_t first = source ? e->src_buffer : e->dst_buffer, end = before + rs_layout_buffers(l, plan->rank);
+  for (int64_t b = before; b < end; b++) {
     int64_t elements;
-    RS_TRY(reshard_layout_buffer_elements((reshard_layout)l, plan->rank, b, &elements));
+    RS_TRY(reshard_layout_buffer_elements((reshard_layout)l, plan->rank, b - before, &elements));
     if (elements == 0)
       continue;
     void *at = source ? arrays->src[first + b] : arrays->dst[first + b];
@@ -88,16 +86,11 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
     if (at == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': %s buffer %lld is NULL and should hold %lld elements",
                       (long long)entry, e->name, source ? "source" : "destination", (long long)b, (long long)elements);
-    rs_extent x = {.at = at,
-                   .source = source,
-                   .ndim = l->ndim,
-                   .width = source ? c->from.width : c->to.width,
-                   .entry = entry,
-                   .buffer = b};
+    rs_extent x = {.at = at, .source = source, .ndim = l->ndim, .width = width, .entry = entry, .buffer = b};
     if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1 && strides != NULL)
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims",
                       (long long)entry, e->name, l->ndim);
-    x.ndim = rs_layout_buffer_shape(l, plan->rank, b, x.shape);
+    x.ndim = rs_layout_buffer_shape(l, plan->rank, b - before, x.shape);
     int64_t dense[RESHARD_MAX_DIMS], stride = 1;
     for (int d = x.ndim - 1; d >= 0; d--) {
       dense[d] = stride;
@@ -110,9 +103,21 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
   return RESHARD_SUCCESS;
 }
 
+/* All buffers of one entry on one side. */
+static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t entry, bool source,
+                                  const rs_arrays *arrays, rs_extents *all) {
+  const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
+  reshard_layout l = rs_class_layout(c, source);
+  RS_TRY(add_buffers_of(plan, entry, source, l, source ? c->from.width : c->to.width, 0, arrays, all));
+  return !rs_class_scaled(c, source)
+             ? RESHARD_SUCCESS
+             : add_buffers_of(plan, entry, source, c->scaling->scales, (int64_t)reshard_dtype_size(c->scaling->dtype),
+                              rs_layout_buffers(l, plan->rank), arrays, all);
+}
+
 reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
   all->n = 0;
-  for (int64_t e = 0; e < plan->nentries; e++) {
+  for (int64_t e = 0; e < plan->ngiven; e++) {
     RS_TRY(add_buffers(plan, e, true, arrays, all));
     RS_TRY(add_buffers(plan, e, false, arrays, all));
   }
@@ -126,7 +131,7 @@ static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_a
 
 reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
   all->n = 0;
-  for (int64_t e = 0; e < plan->nentries; e++)
+  for (int64_t e = 0; e < plan->ngiven; e++)
     RS_TRY(add_buffers(plan, e, true, arrays, all));
   return RESHARD_SUCCESS;
 }
@@ -137,9 +142,9 @@ static int entry_buffers(const struct reshard_plan_s *plan, int64_t e, bool sour
   const rs_class *c = &plan->classes.at[entry->class_];
   *first = source ? entry->src_buffer : entry->dst_buffer;
   *end = source ? plan->nsrc : plan->ndst;
-  if (e + 1 < plan->nentries)
+  if (e + 1 < plan->ngiven)
     *end = source ? entry[1].src_buffer : entry[1].dst_buffer;
-  return source ? c->src->ndim : c->dst->ndim;
+  return rs_class_layout(c, source)->ndim;
 }
 
 /* Copies the stride lists of one side: the caller's may go when the call returns. */
@@ -150,7 +155,7 @@ static reshard_status copy_strides(const struct reshard_plan_s *plan, bool sourc
   if (given == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_alloc_zero((void *)out, n, sizeof **out));
-  for (int64_t e = 0; e < plan->nentries; e++) {
+  for (int64_t e = 0; e < plan->ngiven; e++) {
     int ndim = entry_buffers(plan, e, source, &b, &end);
     for (; b < end; b++) {
       if (given[b] == NULL)
@@ -169,7 +174,7 @@ static bool same_strides(const struct reshard_plan_s *plan, bool source, const i
   int64_t b, end;
   if (bound == NULL || given == NULL)
     return bound == given;
-  for (int64_t e = 0; e < plan->nentries; e++) {
+  for (int64_t e = 0; e < plan->ngiven; e++) {
     size_t ndim = (size_t)entry_buffers(plan, e, source, &b, &end);
     for (; b < end; b++)
       if ((bound[b] == NULL) != (given[b] == NULL) ||
@@ -246,19 +251,44 @@ void rs_arrays_free(rs_arrays *a) {
   *a = (rs_arrays){0};
 }
 
-void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int64_t rank, int64_t first, int64_t array,
-                    rs_view *view) {
-  reshard_layout l = source ? c->src : c->dst;
+/* An array of a layout, whose buffers are from `first` on. */
+static char *view_array(const rs_arrays *arrays, reshard_layout l, bool source, int64_t rank, int64_t first,
+                        int64_t array, int64_t width, int64_t *bytes) {
   reshard_array_info info;
   reshard_layout_array(l, rank, array, &info);
   int64_t buffer = first + info.buffer;
-  int64_t width = source ? c->from.width : c->to.width;
   const int64_t **lists = source ? arrays->src_strides : arrays->dst_strides;
   const int64_t *strides = lists != NULL && lists[buffer] != NULL ? lists[buffer] : info.strides;
   int64_t offset = rs_layout_array_offset(l, rank, &info, array, strides);
-  view->at = (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + offset * width;
   for (int d = 0; d < l->ndim; d++)
-    view->strides[d] = strides[d] * width;
+    bytes[d] = strides[d] * width;
+  return (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + offset * width;
+}
+
+/* Where blocks are counted from a region's begin, an array that is begun before it is seen from there on. */
+static void skip_to_region(const rs_class *c, bool source, int64_t rank, int64_t array, rs_view *view) {
+  const rs_scaling *s = c->scaling;
+  for (int a = 0; a < s->space.naxes; a++) {
+    int d = source ? s->space.src_dim[a] : s->space.dst_dim[a];
+    reshard_interval first = {0, 0};
+    int64_t n, offset = source ? s->space.src_offset[a] : s->space.dst_offset[a];
+    if (d >= 0 &&
+        reshard_layout_array_intervals(rs_class_layout(c, source), rank, array, d, 0, 1, &first, &n) == RESHARD_SUCCESS)
+      view->at += rs_max(0, offset - first.begin) * view->strides[d];
+  }
+}
+
+void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int64_t rank, int64_t first, int64_t array,
+                    rs_view *view) {
+  reshard_layout l = rs_class_layout(c, source);
+  int64_t width = source ? c->from.width : c->to.width;
+  view->at = view_array(arrays, l, source, rank, first, array, width, view->strides);
+  view->scales = NULL;
+  if (rs_class_scaled(c, source))
+    view->scales = view_array(arrays, c->scaling->scales, source, rank, first + rs_layout_buffers(l, rank), array,
+                              (int64_t)reshard_dtype_size(c->scaling->dtype), view->scale_strides);
+  else if (c->scaling != NULL && c->scaling->relative)
+    skip_to_region(c, source, rank, array, view);
 }
 
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,

@@ -61,10 +61,13 @@ typedef struct rs_strided {
 reshard_status rs_arrays_strided(const rs_arrays *arrays, const struct reshard_plan_s *plan, const rs_peer *peer,
                                  int64_t least, rs_strided *strided);
 
-/* One array of a rank in memory: its address, and a byte stride per dim. */
+/* One array of a rank in memory: its address, and a byte stride per dim. Where its values have scales, the same of the
+ * scales of its blocks. */
 typedef struct rs_view {
   char *at;
   int64_t strides[RESHARD_MAX_DIMS];
+  char *scales;
+  int64_t scale_strides[RESHARD_MAX_DIMS];
 } rs_view;
 void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, int64_t entry, bool source,
                     int64_t array, rs_view *view);

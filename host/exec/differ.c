@@ -3,6 +3,7 @@
  * the two values. Each record has a fixed size. All ranks look at the same records and so come to the same text. */
 #include "exec/differ.h"
 
+#include "plan/scaled.h"
 #include "plan/topology.h"
 
 #include <stdio.h>
@@ -56,26 +57,27 @@ static void print_region(char *text, size_t size, const rs_space *space, bool so
 static void describe_tensor(const struct reshard_plan_s *plan, int field, int64_t i, tensor_record *out) {
   const rs_entry *e = &plan->entries[i];
   const rs_class *c = &plan->classes.at[e->class_];
+  reshard_layout src = rs_class_layout(c, true), dst = rs_class_layout(c, false);
   char(*values)[sizeof out->values[0]] = out->values;
   out->there = 1;
   out->named = strcmp(e->name, "tensor") != 0;
   snprintf(out->name, sizeof out->name, "%s", e->name);
   switch (field) {
   case RS_FIELD_TENSORS:
-    rs_list_text(values[0], sizeof values[0], c->src->ndim, c->src->shape);
-    rs_list_text(values[1], sizeof values[1], c->dst->ndim, c->dst->shape);
+    rs_list_text(values[0], sizeof values[0], src->ndim, src->shape);
+    rs_list_text(values[1], sizeof values[1], dst->ndim, dst->shape);
     break;
   case RS_FIELD_LAYOUTS:
-    print_layout(values[0], sizeof values[0], c->src);
-    print_layout(values[1], sizeof values[1], c->dst);
+    print_layout(values[0], sizeof values[0], src);
+    print_layout(values[1], sizeof values[1], dst);
     break;
   case RS_FIELD_DTYPES:
-    snprintf(values[0], sizeof values[0], "%s", reshard_dtype_string(e->dtype));
-    snprintf(values[1], sizeof values[1], "%s", reshard_dtype_string(e->dst_dtype));
+    for (int side = 0; side < 2; side++)
+      rs_class_dtype_text(values[side], sizeof values[side], c, side == 0, side == 0 ? e->dtype : e->dst_dtype);
     break;
   default:
-    print_region(values[0], sizeof values[0], &c->space, true);
-    print_region(values[1], sizeof values[1], &c->space, false);
+    print_region(values[0], sizeof values[0], rs_class_space(c), true);
+    print_region(values[1], sizeof values[1], rs_class_space(c), false);
   }
 }
 
@@ -124,7 +126,7 @@ typedef struct plan_field {
 
 static uint64_t hash_field(const void *user, int64_t first, int64_t end, uint64_t hash) {
   const plan_field *f = user;
-  for (int64_t i = first; i < rs_min(end, f->plan->nentries); i++)
+  for (int64_t i = first; i < rs_min(end, f->plan->ngiven); i++)
     hash = rs_plan_field(f->plan, f->field, i, hash);
   return hash;
 }
@@ -209,7 +211,7 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
     describe_options(plan, &mine);
   } else {
     RS_TRY(rs_find_difference(comm, rs_min(n0, n), rank, hash_field, &(plan_field){plan, field}, &number));
-    if (number < plan->nentries)
+    if (number < plan->ngiven)
       describe_tensor(plan, field, number, &mine);
   }
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
@@ -226,7 +228,7 @@ static int64_t node_of(const struct reshard_plan_s *plan, int64_t rank) {
 
 reshard_status rs_plans_here_differ(const struct reshard_plan_s *first, const struct reshard_plan_s *plan, int field,
                                     int64_t rank) {
-  int64_t number = 0, n0 = first->nentries, n = plan->nentries;
+  int64_t number = 0, n0 = first->ngiven, n = plan->ngiven;
   tensor_record a = {0}, b = {0};
   if (field != RS_FIELD_OPTIONS) {
     while (number < rs_min(n0, n) && rs_plan_field(first, field, number, 0) == rs_plan_field(plan, field, number, 0))

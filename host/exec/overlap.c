@@ -101,7 +101,8 @@ static bool parts_of_one(const struct reshard_plan_s *plan, const rs_extent *a, 
       return false;
   const rs_class *x = &plan->classes.at[plan->entries[a->entry].class_];
   const rs_class *y = &plan->classes.at[plan->entries[b->entry].class_];
-  return reshard_layout_equal(x->dst, y->dst) && regions_disjoint(&x->space, &y->space);
+  return reshard_layout_equal(rs_class_layout(x, false), rs_class_layout(y, false)) &&
+         regions_disjoint(rs_class_space(x), rs_class_space(y));
 }
 
 static bool buffers_overlap(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {

@@ -119,7 +119,7 @@ void rs_record_set_status(rs_record *mine, reshard_status status) {
 
 void rs_record_set_plan(rs_record *mine, const struct reshard_plan_s *plan) {
   memcpy(mine->fields, plan->fields, sizeof mine->fields);
-  mine->entries = plan->nentries;
+  mine->entries = plan->ngiven;
   snprintf(mine->text, sizeof mine->text, "%s", RESHARD_VERSION_STRING);
 }
 

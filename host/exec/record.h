@@ -48,9 +48,10 @@ typedef struct rs_record {
   int64_t entries, value;       /* of the plan; of the argument */
   int64_t cached;               /* agree: of the request */
   int64_t rounds, staged;       /* that this rank needs at least where all is sent; bytes that it stages */
+  int64_t needed;               /* the limit that takes so many rounds */
   union {
     struct {
-      int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
+      int64_t mixed_rounds, mixed_staged, mixed_needed; /* the same on the mixed path, if that is taken */
     };
     /* Create, on other paths: streams of the rank, the most of a message, and the hops of the longest way, where bytes
      * are passed on. */

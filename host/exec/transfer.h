@@ -141,6 +141,12 @@ static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64
   return t->path == &rs_mixed_path && t->comm->memory.imports != NULL && t->comm->memory.imports[rank] != NULL;
 }
 
+/* Bytes of a place of a pair's mailbox that staged messages lie in; 0: they have staging of their own. */
+static inline int64_t rs_transfer_mailbox(const struct reshard_transfer_s *t) {
+  int64_t bytes = t->comm->messages.mailbox;
+  return bytes > 0 && rs_pace_fits_mailbox(&t->messages.pace, bytes) ? bytes : 0;
+}
+
 /* The first failure of a path's bind, with the number of its rank. */
 reshard_status rs_bind_calls_failed(int64_t n, rs_bind_call *const *rank);
 /* run(n, calls) for all ranks of this process, by this thread where it acts for them; else they meet. */

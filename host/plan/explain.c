@@ -1,6 +1,7 @@
 #include "base/json.h"
 #include "plan/hops.h"
 #include "plan/place.h"
+#include "plan/scaled.h"
 
 #include <string.h>
 
@@ -10,34 +11,67 @@ typedef struct plan_conversion {
   int64_t entries;
 } plan_conversion;
 
-/* The next pair of dtypes that entries convert between, from pair *at on; false behind the last one. */
-static bool next_conversion(const struct reshard_plan_s *plan, int *at, plan_conversion *out) {
-  for (*out = (plan_conversion){NULL, 0}; out->class_ == NULL && *at < RESHARD_DTYPE_COUNT * RESHARD_DTYPE_COUNT; ++*at)
+static bool same_conversion(const rs_class *a, const rs_class *b) {
+  return a->from.dtype == b->from.dtype && a->to.dtype == b->to.dtype &&
+         (a->scaling == NULL || b->scaling == NULL ? a->scaling == b->scaling
+                                                   : rs_scaling_alike(a->scaling, b->scaling));
+}
+
+/* The next pair of dtypes that entries convert between, from pair *at on; false behind the last one. With scales it
+ * is in behind all pairs without, and counted from these on by the entry. */
+static bool next_conversion(const struct reshard_plan_s *plan, int64_t *at, plan_conversion *out) {
+  const int64_t pairs = RESHARD_DTYPE_COUNT * RESHARD_DTYPE_COUNT;
+  for (*out = (plan_conversion){NULL, 0}; out->class_ == NULL && *at < pairs; ++*at)
     for (int64_t i = 0; i < plan->classes.n; i++) {
       const rs_class *c = &plan->classes.at[i];
-      if (c->from.dtype == c->to.dtype || (int)c->from.dtype * RESHARD_DTYPE_COUNT + (int)c->to.dtype != *at)
+      if (c->scaling != NULL || c->from.dtype == c->to.dtype ||
+          (int64_t)c->from.dtype * RESHARD_DTYPE_COUNT + (int64_t)c->to.dtype != *at)
         continue;
       out->class_ = c;
       out->entries += c->entries;
     }
+  for (; out->class_ == NULL && *at < pairs + plan->ngiven; ++*at) {
+    const rs_class *c = &plan->classes.at[plan->entries[*at - pairs].class_];
+    bool told = c->scaling == NULL;
+    for (int64_t i = 0; i < *at - pairs && !told; i++)
+      told = same_conversion(&plan->classes.at[plan->entries[i].class_], c);
+    for (int64_t i = *at - pairs; i < plan->ngiven && !told; i++)
+      out->entries += same_conversion(&plan->classes.at[plan->entries[i].class_], c);
+    out->class_ = told ? NULL : c;
+  }
   return out->class_ != NULL;
 }
 
-static const char *conversion_place(const rs_class *c) { return rs_format_equal(c->wire, c->to) ? "pack" : "unpack"; }
+/* Where numbers of messages are converted. */
+static const char *conversion_place(const rs_class *c) {
+  bool pack = rs_class_in_blocks(c) ? !c->scaling->source : rs_format_equal(c->wire, c->to);
+  return pack ? "pack" : "unpack";
+}
+
+enum { DTYPE_TEXT = 96 };
+
+/* Dtypes of the source, of the destination and of messages. */
+static void conversion_dtypes(const rs_class *c, char text[3][DTYPE_TEXT]) {
+  bool blocks = rs_class_in_blocks(c);
+  rs_class_dtype_text(text[0], DTYPE_TEXT, c, true, c->from.dtype);
+  rs_class_dtype_text(text[1], DTYPE_TEXT, c, false, c->to.dtype);
+  rs_class_dtype_text(text[2], DTYPE_TEXT, c, blocks && c->scaling->source, c->wire.dtype);
+}
 
 static void add_conversions_json(const struct reshard_plan_s *plan, rs_json *j) {
   plan_conversion found;
-  int at = 0;
+  int64_t at = 0;
   if (!next_conversion(plan, &at, &found))
     return;
   rs_json_open(j, "conversions", '[');
   do {
-    const rs_class *c = found.class_;
+    char dtypes[3][DTYPE_TEXT];
+    conversion_dtypes(found.class_, dtypes);
     rs_json_open(j, NULL, '{');
-    rs_json_string(j, "from", reshard_dtype_string(c->from.dtype));
-    rs_json_string(j, "to", reshard_dtype_string(c->to.dtype));
-    rs_json_string(j, "wire", reshard_dtype_string(c->wire.dtype));
-    rs_json_string(j, "converted", conversion_place(c));
+    rs_json_string(j, "from", dtypes[0]);
+    rs_json_string(j, "to", dtypes[1]);
+    rs_json_string(j, "wire", dtypes[2]);
+    rs_json_string(j, "converted", conversion_place(found.class_));
     rs_json_int(j, "tensors", found.entries);
     rs_json_close(j, '}');
   } while (next_conversion(plan, &at, &found));
@@ -96,7 +130,7 @@ enum { NAMES = 4 };
 /* The first names that were given, on a line of their own; control characters as '?'. */
 static void add_names(const struct reshard_plan_s *plan, rs_text *t) {
   int64_t named = 0;
-  for (int64_t i = 0; i < plan->nentries; i++) {
+  for (int64_t i = 0; i < plan->ngiven; i++) {
     const char *name = plan->entries[i].name;
     if (strcmp(name, "tensor") == 0 || ++named > NAMES)
       continue;
@@ -113,13 +147,14 @@ static void add_names(const struct reshard_plan_s *plan, rs_text *t) {
 
 static void add_conversions(const struct reshard_plan_s *plan, rs_text *t) {
   plan_conversion found;
-  for (int at = 0; next_conversion(plan, &at, &found);) {
-    const rs_class *c = found.class_;
-    const char *from = reshard_dtype_string(c->from.dtype);
+  for (int64_t at = 0; next_conversion(plan, &at, &found);) {
+    char dtypes[3][DTYPE_TEXT];
+    conversion_dtypes(found.class_, dtypes);
     rs_text_add(t, "  converts  ");
     add_count(t, found.entries, "tensor");
-    rs_text_add(t, " from %s to %s; %s travels, converted in the %s; direct copies read %s\n", from,
-                reshard_dtype_string(c->to.dtype), reshard_dtype_string(c->wire.dtype), conversion_place(c), from);
+    rs_text_add(t, " from %s to %s; %s%s, converted in the %s; direct copies read %s\n", dtypes[0], dtypes[1],
+                rs_class_in_blocks(found.class_) ? "values and scales travel" : dtypes[2],
+                rs_class_in_blocks(found.class_) ? "" : " travels", conversion_place(found.class_), dtypes[0]);
   }
 }
 

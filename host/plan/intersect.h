@@ -151,7 +151,7 @@ static inline int64_t rs_row_at(const rs_receiver *r, int64_t x) {
 /* True where a node has holders of the cell whose sources are found. */
 bool rs_node_has_sources(const rs_work *work, int64_t node);
 
-/* union.c: adds to *elements the elements of my array that some of w->hits have, each counted once. */
+/* Adds to *elements the elements of my array that some of w->hits have, each counted once. */
 reshard_status rs_union(const rs_work *work, const rs_lists *lists, int64_t *elements);
 
 #endif

@@ -43,7 +43,7 @@ static inline const int64_t *rs_array_corners(const struct reshard_layout_s *l, 
 /* The message of a class with a peer; NULL when there is none. */
 const rs_message *rs_side_message(const rs_side *side, int64_t peer);
 
-/* Sets the peers of a plan, once its classes have their messages, and the numbers of these (peers.c). */
+/* Sets the peers of a plan, once its classes have their messages, and the numbers of these. */
 reshard_status rs_plan_find_peers(struct reshard_plan_s *plan);
 
 /* A segment that is not in its message yet. */

@@ -4,6 +4,7 @@
 #include "plan/hops.h"
 #include "plan/intersect.h"
 #include "plan/rounds.h"
+#include "plan/scaled.h"
 #include "plan/topology.h"
 
 #include <stdio.h>
@@ -70,8 +71,8 @@ static uint64_t class_hash(const rs_class *c) {
 
 static bool class_equal(const rs_class *a, const rs_class *b) {
   return rs_format_equal(a->from, b->from) && rs_format_equal(a->to, b->to) &&
-         memcmp(&a->space, &b->space, sizeof a->space) == 0 && reshard_layout_equal(a->src, b->src) &&
-         reshard_layout_equal(a->dst, b->dst);
+         rs_scaling_equal(a->scaling, b->scaling) && memcmp(&a->space, &b->space, sizeof a->space) == 0 &&
+         reshard_layout_equal(a->src, b->src) && reshard_layout_equal(a->dst, b->dst);
 }
 
 /* The narrower of both dtypes travels, the source's where they are equally wide. */
@@ -91,7 +92,10 @@ static reshard_status add_to_class(struct reshard_plan_s *plan, int64_t *table, 
   if (table[at] < 0) {
     RS_TRY(rs_vec_reserve(&plan->classes, plan->classes.n + 1));
     rs_class *c = &plan->classes.at[plan->classes.n];
+    rs_scaling *scaling;
+    RS_TRY(rs_scaling_copy(wanted->scaling, &scaling));
     *c = *wanted;
+    c->scaling = scaling;
     c->first_entry = entry;
     reshard_layout_retain(c->src);
     reshard_layout_retain(c->dst);
@@ -99,6 +103,37 @@ static reshard_status add_to_class(struct reshard_plan_s *plan, int64_t *table, 
   }
   plan->entries[entry].class_ = table[at];
   plan->classes.at[table[at]].entries++;
+  return RESHARD_SUCCESS;
+}
+
+/* Adds the bytes of an entry, or of a part of one, and puts it into its class. */
+static reshard_status add_part(struct reshard_plan_s *plan, const char *label, int64_t i, int64_t *table, int64_t slots,
+                               const rs_class *wanted) {
+  int64_t bytes = wanted->wire.width * rs_space_elements(&wanted->space), whole;
+  /* A rank sends each other one all bytes at most, and stages them in steps of 256. */
+  if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes) || !rs_add(plan->info.bytes, 512, &whole) ||
+      !rs_mul(whole, plan->world, &whole))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries, on each of %lld ranks, overflow 63 bits",
+                    label, (long long)plan->world);
+  if (rs_class_in_blocks(wanted))
+    plan->block = rs_max(plan->block, wanted->wire.width);
+  return add_to_class(plan, table, slots, i, wanted);
+}
+
+/* The first part of an entry with scales is the entry itself, the others are behind all entries. */
+static reshard_status add_parts(struct reshard_plan_s *plan, const char *label, int64_t i, int64_t *table,
+                                int64_t slots, rs_scaling *scaling) {
+  rs_class part;
+  const rs_entry *whole = &plan->entries[i];
+  for (int k = 0; rs_scaling_part(scaling, whole->dtype, whole->dst_dtype, k, &part); k++) {
+    int64_t at = k == 0 ? i : plan->nentries++;
+    if (k > 0) {
+      plan->entries[at] = *whole;
+      plan->entries[at].name = NULL;
+      RS_TRY(rs_alloc_copy(&plan->entries[at].name, whole->name, (int64_t)strlen(whole->name) + 1, 1));
+    }
+    RS_TRY(add_part(plan, label, at, table, slots, &part));
+  }
   return RESHARD_SUCCESS;
 }
 
@@ -110,35 +145,39 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   rs_entry *kept = &plan->entries[i];
   const char *name = e->name != NULL ? e->name : "tensor";
   RS_TRY(rs_alloc_copy(&kept->name, name, (int64_t)strlen(name) + 1, 1));
+  kept->of = i;
   kept->dtype = e->dtype;
   kept->dst_dtype = dst_dtype_of(e);
   kept->src_buffer = plan->nsrc;
   kept->dst_buffer = plan->ndst;
   rs_class wanted = {.src = e->src, .dst = e->dst};
   set_formats(&wanted, kept->dtype, kept->dst_dtype);
-  int64_t bytes = wanted.wire.width, whole;
-  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), rs_max(wanted.from.width, wanted.to.width), &whole) ||
-      !rs_mul(whole, plan->world, &whole))
+  int64_t widest = rs_max(wanted.from.width, wanted.to.width) + (e->block != NULL ? 4 : 0), whole;
+  if (!rs_mul(rs_max(e->src->elements, e->dst->elements), widest, &whole) || !rs_mul(whole, plan->world, &whole))
     return rs_error(RESHARD_ERROR_INVALID, "%s: its bytes, on each of %lld ranks, overflow 63 bits", label,
                     (long long)plan->world); /* sums over replicas go that far */
-  plan->nsrc += rs_layout_buffers(e->src, plan->rank);
-  plan->ndst += rs_layout_buffers(e->dst, plan->rank);
   RS_TRY(rs_space_create(label, e, &wanted.space));
-  bytes *= rs_space_elements(&wanted.space);
-  /* A rank sends each other one all bytes at most, and stages them in steps of 256. */
-  if (!rs_add(plan->info.bytes, bytes, &plan->info.bytes) || !rs_add(plan->info.bytes, 512, &whole) ||
-      !rs_mul(whole, plan->world, &whole))
-    return rs_error(RESHARD_ERROR_INVALID, "%s: the bytes of all entries, on each of %lld ranks, overflow 63 bits",
-                    label, (long long)plan->world);
-  return add_to_class(plan, table, slots, i, &wanted);
+  rs_scaling *scaling;
+  RS_TRY(rs_scaling_create(label, e, &wanted.space, &scaling));
+  wanted.scaling = scaling;
+  plan->nsrc += rs_class_buffers(&wanted, true, plan->rank);
+  plan->ndst += rs_class_buffers(&wanted, false, plan->rank);
+  reshard_status status = scaling != NULL ? add_parts(plan, label, i, table, slots, scaling)
+                                          : add_part(plan, label, i, table, slots, &wanted);
+  rs_scaling_free(scaling);
+  return status;
 }
 
+static int64_t order_width(const rs_class *c) { return rs_class_in_blocks(c) ? 1 : c->wire.width; }
+
 static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const reshard_entry *entries) {
-  int64_t *table = NULL, slots = 8;
-  while (slots < 2 * n)
+  int64_t *table = NULL, slots = 8, most = n;
+  for (int64_t i = 0; i < n; i++)
+    most += entries[i].size == sizeof *entries && entries[i].block != NULL ? RS_SCALING_PARTS - 1 : 0;
+  while (slots < 2 * most)
     slots *= 2;
-  RS_TRY(rs_alloc_zero(&plan->entries, n, sizeof *plan->entries));
-  RS_TRY(rs_alloc(&plan->order, n, sizeof *plan->order));
+  RS_TRY(rs_alloc_zero(&plan->entries, most, sizeof *plan->entries));
+  RS_TRY(rs_alloc(&plan->order, most, sizeof *plan->order));
   RS_TRY(rs_alloc(&table, slots, sizeof *table));
   memset(table, -1, (size_t)slots * sizeof *table);
   reshard_status status = RESHARD_SUCCESS;
@@ -147,8 +186,8 @@ static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const 
   free(table);
   int64_t at = 0;
   for (int64_t width = 16; width >= 1; width /= 2)
-    for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-      if (plan->classes.at[plan->entries[i].class_].wire.width == width)
+    for (int64_t i = 0; i < plan->nentries && status == RESHARD_SUCCESS; i++)
+      if (order_width(&plan->classes.at[plan->entries[i].class_]) == width)
         plan->order[at++] = i;
   return status;
 }
@@ -174,7 +213,7 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
     info->received_bytes += peers[i].received;
     info->peers = i + 1;
   }
-  info->entries = plan->nentries;
+  info->entries = plan->ngiven;
   info->classes = plan->classes.n;
   info->rank = plan->rank;
   info->world = plan->nentries > 0 ? plan->world : 0;
@@ -186,18 +225,23 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
 
 uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, uint64_t before) {
   const rs_class *c = &plan->classes.at[plan->entries[i].class_];
+  reshard_layout src = rs_class_layout(c, true), dst = rs_class_layout(c, false);
   int64_t dtypes[2] = {plan->entries[i].dtype, plan->entries[i].dst_dtype};
   uint64_t layouts[2];
   switch (field) {
   case RS_FIELD_TENSORS:
-    before = rs_hash(before + 1, c->src->shape, (size_t)c->src->ndim * sizeof(int64_t));
-    return rs_hash(before + 2, c->dst->shape, (size_t)c->dst->ndim * sizeof(int64_t));
+    before = rs_hash(before + 1, src->shape, (size_t)src->ndim * sizeof(int64_t));
+    return rs_hash(before + 2, dst->shape, (size_t)dst->ndim * sizeof(int64_t));
   case RS_FIELD_LAYOUTS:
-    layouts[0] = rs_layout_hash(c->src);
-    layouts[1] = rs_layout_hash(c->dst);
+    layouts[0] = rs_layout_hash(src);
+    layouts[1] = rs_layout_hash(dst);
     return rs_hash(before, layouts, sizeof layouts);
-  case RS_FIELD_DTYPES: return rs_hash(before, dtypes, sizeof dtypes);
-  default: return rs_hash(before, &c->space, sizeof c->space);
+  case RS_FIELD_DTYPES:
+    before = rs_hash(before, dtypes, sizeof dtypes);
+    return c->scaling == NULL ? before
+                              : rs_hash(rs_hash(before, c->scaling->block, sizeof c->scaling->block),
+                                        &c->scaling->dtype, sizeof c->scaling->dtype);
+  default: return rs_hash(before, rs_class_space(c), sizeof c->space);
   }
 }
 
@@ -205,7 +249,7 @@ uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, 
 static void hash_fields(struct reshard_plan_s *plan) {
   uint64_t *f = plan->fields;
   f[RS_FIELD_VERSION] = rs_hash(1, RESHARD_VERSION_STRING, sizeof RESHARD_VERSION_STRING);
-  for (int64_t i = 0; i < plan->nentries; i++)
+  for (int64_t i = 0; i < plan->ngiven; i++)
     for (int field = RS_FIELD_TENSORS; field <= RS_FIELD_REGIONS; field++)
       f[field] = rs_plan_field(plan, field, i, f[field]);
   f[RS_FIELD_OPTIONS] = rs_hash(0, &plan->limit, sizeof plan->limit);
@@ -242,12 +286,12 @@ reshard_status rs_plan_begin(int64_t nentries, const reshard_entry *entries, int
   made->rank = rank;
   made->world = world;
   made->smaller = smaller;
-  made->nentries = nentries;
+  made->ngiven = made->nentries = nentries;
   reshard_status status;
   RS_TRY_GOTO(status, read_options(made, options), fail);
   RS_TRY_GOTO(status, add_entries(made, nentries, entries), fail);
   RS_TRY_GOTO(status, rs_plan_set_held(made), fail);
-  if (made->topology != NULL)
+  if (made->topology != NULL && made->block == 0) /* streams are cut anywhere */
     RS_TRY_GOTO(status, rs_topology_choose(made), fail);
   hash_fields(made);
   *plan = made;
@@ -264,10 +308,16 @@ static reshard_status copy_entries(struct reshard_plan_s *plan, const struct res
   for (int64_t i = 0; i < like->nentries; i++) {
     const rs_entry *from = &like->entries[i];
     const rs_class *c = &like->classes.at[from->class_];
-    plan->entries[i] = (rs_entry){from->class_, from->dtype, from->dst_dtype, plan->nsrc, plan->ndst, NULL};
+    const rs_entry *whole = i < like->ngiven ? NULL : &plan->entries[from->of];
+    plan->entries[i] = *from;
+    plan->entries[i].name = NULL;
+    plan->entries[i].src_buffer = whole != NULL ? whole->src_buffer : plan->nsrc;
+    plan->entries[i].dst_buffer = whole != NULL ? whole->dst_buffer : plan->ndst;
     RS_TRY(rs_alloc_copy(&plan->entries[i].name, from->name, (int64_t)strlen(from->name) + 1, 1));
-    plan->nsrc += rs_layout_buffers(c->src, plan->rank);
-    plan->ndst += rs_layout_buffers(c->dst, plan->rank);
+    if (whole != NULL)
+      continue;
+    plan->nsrc += rs_class_buffers(c, true, plan->rank);
+    plan->ndst += rs_class_buffers(c, false, plan->rank);
   }
   return RESHARD_SUCCESS;
 }
@@ -278,7 +328,9 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
   made->rank = rank;
   made->world = like->world;
   made->smaller = like->smaller;
+  made->ngiven = like->ngiven;
   made->nentries = like->nentries;
+  made->block = like->block;
   made->limit = like->limit;
   made->held = like->held;
   made->on_cpu = like->on_cpu;
@@ -294,7 +346,11 @@ reshard_status rs_plan_begin_like(const struct reshard_plan_s *like, int64_t ran
   made->classes.cap = like->classes.n;
   for (made->classes.n = 0; made->classes.n < like->classes.n; made->classes.n++) {
     rs_class *c = &made->classes.at[made->classes.n];
-    *c = like->classes.at[made->classes.n];
+    const rs_class *from = &like->classes.at[made->classes.n];
+    rs_scaling *scaling;
+    RS_TRY_GOTO(status, rs_scaling_copy(from->scaling, &scaling), fail);
+    *c = *from;
+    c->scaling = scaling;
     reshard_layout_retain(c->src);
     reshard_layout_retain(c->dst);
   }

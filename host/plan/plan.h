@@ -74,6 +74,22 @@ typedef struct rs_format {
 } rs_format;
 static inline bool rs_format_equal(rs_format a, rs_format b) { return a.width == b.width && a.dtype == b.dtype; }
 
+/* Scales of the f8_e4m3 side of a class. Where values and scales travel, an element of the class is a whole
+ * block with its scale, and its layouts and its space are those of blocks. Blocks at the end of a dim are shorter: an
+ * entry then has a part for each shape of a block. */
+typedef struct rs_scaling {
+  reshard_layout src, dst;     /* of elements, retained */
+  reshard_layout scales;       /* of blocks of the f8_e4m3 side, retained */
+  reshard_layout other;        /* likewise of the other side; NULL where values and scales do not travel */
+  rs_space space;              /* of elements: the region of the entry */
+  bool source;                 /* the f8_e4m3 side is the source */
+  bool whole;                  /* values and scales travel: `other` is there */
+  bool relative;               /* blocks of the other side are counted from the region's begin, not from the tensor's */
+  reshard_dtype dtype;         /* of scales */
+  int64_t block[RS_MAX_AXES];  /* of each axis */
+  int64_t extent[RS_MAX_AXES]; /* of a block of the part, which has that of fewer indices at the end of a dim */
+} rs_scaling;
+
 typedef struct rs_class {
   reshard_layout src, dst; /* retained */
   rs_space space;
@@ -81,13 +97,32 @@ typedef struct rs_class {
   int64_t entries;          /* of this class */
   int64_t first_entry;
   rs_side send, receive;
-  int64_t kept;      /* elements */
-  int64_t wanted;    /* elements of the region that the rank's destination arrays hold */
-  int64_t exclusive; /* elements that only this rank holds and others need */
+  int64_t kept;        /* elements */
+  int64_t wanted;      /* elements of the region that the rank's destination arrays hold */
+  int64_t exclusive;   /* elements that only this rank holds and others need */
+  rs_scaling *scaling; /* NULL: there are no scales */
 } rs_class;
+
+/* The layout and the region of an entry, in elements. */
+static inline reshard_layout rs_class_layout(const rs_class *c, bool source) {
+  return c->scaling == NULL ? (source ? c->src : c->dst) : source ? c->scaling->src : c->scaling->dst;
+}
+static inline const rs_space *rs_class_space(const rs_class *c) {
+  return c->scaling != NULL ? &c->scaling->space : &c->space;
+}
+/* True where a class counts blocks, which travel with their scales. */
+static inline bool rs_class_in_blocks(const rs_class *c) { return c->scaling != NULL && c->scaling->whole; }
+/* True where a side has scales: behind its buffers are as many of them. */
+static inline bool rs_class_scaled(const rs_class *c, bool source) {
+  return c->scaling != NULL && c->scaling->source == source;
+}
+static inline int64_t rs_class_buffers(const rs_class *c, bool source, int64_t rank) {
+  return rs_layout_buffers(rs_class_layout(c, source), rank) << rs_class_scaled(c, source);
+}
 
 typedef struct rs_entry {
   int64_t class_;
+  int64_t of;                     /* the entry as it was given, for each of its parts */
   reshard_dtype dtype, dst_dtype; /* dst_dtype is never NONE */
   int64_t src_buffer, dst_buffer; /* first of its buffers in the lists of all entries */
   char *name;
@@ -126,8 +161,9 @@ enum {
 
 struct reshard_plan_s {
   int64_t rank, world;
-  bool smaller; /* layouts may be of smaller worlds than the plan's */
-  int64_t nentries;
+  bool smaller;     /* layouts may be of smaller worlds than the plan's */
+  int64_t ngiven;   /* entries as they were given; their further parts are behind them */
+  int64_t nentries; /* with these */
   rs_entry *entries;
   int64_t *order; /* entries by wire width descending: the order within messages */
   RS_VEC(rs_class) classes;
@@ -135,6 +171,7 @@ struct reshard_plan_s {
   RS_VEC(rs_peer) peers;        /* by rank */
   int64_t limit;                /* of the workspace, as it was asked for (rounds.h) */
   int64_t held;                 /* rs_plan_held where the default limit depends on it, else 0 */
+  int64_t block;                /* bytes of the largest block that travels with its scale; 0: none does */
   bool on_cpu;                  /* its info is of a transfer on the CPU */
   int64_t *nodes;               /* [world] or NULL; the domains of a topology */
   struct rs_topology *topology; /* or NULL (topology.h) */

@@ -57,6 +57,10 @@ reshard_status reshard_plan_reverse(reshard_plan plan, reshard_plan *reverse) {
                       "entry %lld '%.64s': elements of its destination are on several ranks, so the adjoint is a sum, "
                       "which is not built",
                       (long long)i, plan->entries[i].name);
+  for (int64_t i = 0; i < plan->nentries; i++)
+    if (plan->classes.at[plan->entries[i].class_].scaling != NULL)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "entry %lld '%.64s': the reverse of f8_e4m3 with scales is not built",
+                      (long long)i, plan->entries[i].name);
   reshard_entry *entries = NULL;
   rebuilt *parts = NULL;
   reshard_status status;

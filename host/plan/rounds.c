@@ -10,12 +10,17 @@
  * longest pieces of its messages fit L, or one half of L where neighbouring rounds overlap. That sum falls as K rises,
  * so the largest K of all ranks fits all. What goes in place takes no staging, but is cut alike.
  *
+ * Blocks that travel with their scales are not cut: a piece begins where the block does that it would begin in. F is
+ * larger then than the largest block of all entries, so that no piece is empty, and a piece may be a block longer.
+ * There may be no K that fits the limit. The rank then stages what it needs, or all ranks refuse the limit of a user.
+ *
  * The CPU packs, moves and unpacks at once, so its rounds do not overlap. It is the faster the more of that stays in
  * the cache. So it stages CACHED at most, or what the communicator has found to be best, whatever the limit allows. On
  * GPUs a round hides the time of its launches and messages where it moves tens of MiB. */
 #include "plan/rounds.h"
 #include "plan/held.h"
 #include "plan/hops.h"
+#include "plan/messages.h"
 #include "plan/place.h"
 #include "plan/topology.h"
 
@@ -53,7 +58,7 @@ reshard_status rs_plan_set_held(struct reshard_plan_s *plan) {
 
 rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds, int64_t streams) {
   int64_t parts = rs_max(streams, 2 * rs_min(plan->world, INT64_MAX / 2)), limit = limit_on(plan, cpu, best, parts);
-  return (rs_pace){plan->world, limit, cpu ? 1 : 2, rounds, limit / (SHARES / 2) / parts, streams > 0};
+  return (rs_pace){plan->world, limit, cpu ? 1 : 2, rounds, limit / (SHARES / 2) / parts, plan->block, streams > 0};
 }
 
 int64_t rs_plan_streams(const struct reshard_plan_s *plan, bool cpu) {
@@ -78,8 +83,11 @@ static int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1)
 /* F: pieces of less are not made. */
 static int64_t fine_of(const rs_pace *pace) {
   int64_t step = step_of(pace);
-  return rs_min(FINE, pace->share / step * step);
+  return rs_max(rs_min(FINE, pace->share / step * step), pace->block > 0 ? pace->block + STEP : 0);
 }
+
+/* Bytes by which a piece may be longer than others of its message. */
+static int64_t longer(const rs_pace *pace) { return round_up(pace->block, step_of(pace)); }
 
 int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes) {
   return pace->rounds <= 1 ? bytes > 0 : rs_min(pace->rounds, rs_max(bytes > 0, bytes / fine_of(pace)));
@@ -88,6 +96,19 @@ int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes) {
 int64_t rs_piece_begin(const rs_pace *pace, int64_t bytes, int64_t n, int64_t i) {
   int64_t step = step_of(pace), steps = rs_ceil_div(bytes, step);
   return i == n ? bytes : (i * (steps / n) + rs_min(i, steps % n)) * step;
+}
+
+int64_t rs_plan_block_begin(const struct reshard_plan_s *plan, bool sending, int64_t peer, int64_t at) {
+  int64_t before = 0;
+  for (int64_t i = 0; i < plan->nentries && plan->block > 0; i++) {
+    const rs_class *c = &plan->classes.at[plan->entries[plan->order[i]].class_];
+    const rs_message *m = rs_side_message(sending ? &c->send : &c->receive, peer);
+    int64_t bytes = m != NULL ? m->elements * c->wire.width : 0;
+    if (at - before < bytes)
+      return rs_class_in_blocks(c) ? at - (at - before) % c->wire.width : at;
+    before += bytes;
+  }
+  return at;
 }
 
 int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i) {
@@ -107,8 +128,8 @@ static void find_in_place(const struct reshard_plan_s *plan, bool *in_place) {
 
 int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes) {
   int64_t step = step_of(pace), n = whole ? 1 : rs_pace_pieces(pace, bytes);
-  return n <= 1 ? round_up(bytes, step)
-                : rs_ceil_div(rs_ceil_div(bytes, step), n) * step; /* the first piece is the longest */
+  int64_t longest = rs_ceil_div(rs_ceil_div(bytes, step), rs_max(n, 1)) * step; /* the first piece, but for blocks */
+  return n <= 1 ? round_up(bytes, step) : rs_min(longest + longer(pace), round_up(bytes, step));
 }
 
 /* Things that a rank stages: messages, or streams of them. */
@@ -152,20 +173,33 @@ static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pa
   int64_t sum = 0, fine = fine_of(pace), step = step_of(pace), last = 0, place = 0; /* many are equal */
   for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
     int64_t bytes = staged_message(plan, pace, in_place, i);
-    if (bytes != last)
-      place = round_up(rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine)), step);
+    if (bytes != last) {
+      int64_t piece = rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine));
+      place = round_up(rs_min(piece + longer(pace), bytes), step);
+    }
     last = bytes;
     sum += place;
   }
   return sum;
 }
 
+int64_t rs_plan_needed_limit(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
+  if (pace->block == 0)
+    return pace->limit;
+  rs_pace one = *pace;
+  one.rounds = 1;
+  int64_t least = bound_places(plan, pace, in_place, INT64_MAX / 2),
+          bytes = rs_plan_staging(plan, &one, in_place).bytes;
+  return rs_max(pace->limit, rs_min(least * pace->halves, bytes));
+}
+
 /* Rounds in which staging fits, for so many bytes of staging in one round. */
 static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
                               int64_t bytes) {
-  if (bytes <= pace->limit)
+  int64_t limit = rs_plan_needed_limit(plan, pace, in_place);
+  if (bytes <= limit)
     return 1;
-  int64_t below = 1, rounds = 2, half = pace->limit / pace->halves; /* so many are too few; so many may do */
+  int64_t below = 1, rounds = 2, half = limit / pace->halves; /* so many are too few; so many may do */
   while (bound_places(plan, pace, in_place, rounds) > half) {
     below = rounds;
     rounds *= 2;
@@ -217,8 +251,12 @@ int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_pace 
     n = rs_plan_told(plan, &peers);
   for (int64_t i = 0; i < n; i++)
     longest = rs_max(longest, rs_max(peers[i].sent, peers[i].received));
-  return pace == NULL ? rs_ceil_div(longest, rs_min(bytes - STEP, FINE))
+  return pace == NULL ? rs_ceil_div(longest, rs_min(bytes - STEP - round_up(plan->block, STEP), FINE))
                       : rs_max(rs_ceil_div(longest, bytes / 2), pipelined_rounds(plan, pace));
+}
+
+bool rs_pace_fits_mailbox(const rs_pace *pace, int64_t bytes) {
+  return pace->block == 0 || 2 * (fine_of(pace) + STEP) + longer(pace) <= bytes;
 }
 
 /* Messages of a direction, where they are made of streams. busy: room for a flag of each round. The pieces of a stream
@@ -285,6 +323,7 @@ static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t
   info->rounds = pace.rounds;
   info->later_rounds = rs_plan_later_rounds(plan, &pace);
   info->streams = rs_plan_streams(plan, plan->on_cpu);
+  pace.limit = rs_plan_needed_limit(plan, &pace, in_place);
   info->workspace_limit = pace.limit == INT64_MAX ? RESHARD_NO_LIMIT : pace.limit;
   info->workspace_bytes = staging.bytes;
   info->staged_bytes = staging.staged;
@@ -334,7 +373,9 @@ reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   int64_t streams = rs_plan_streams(plan, plan->on_cpu), most = 0;
   for (int64_t rounds = 0; rounds <= (streams > 0 ? 2 : 0); rounds++) {
     rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, rs_max(1, rounds), rounds > 0 ? streams : 0);
-    int64_t limit = rounds == 0 || !plan->on_cpu ? pace.limit : plan->limit > 0 ? plan->limit : INT64_MAX;
+    int64_t limit = rounds == 0 || !plan->on_cpu ? rs_plan_needed_limit(plan, &pace, NULL)
+                    : plan->limit > 0            ? plan->limit
+                                                 : INT64_MAX;
     most = rs_max(most, rs_min(rs_plan_staging(plan, &pace, NULL).bytes, limit));
   }
   *bytes = (size_t)most;

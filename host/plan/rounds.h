@@ -14,6 +14,7 @@ typedef struct rs_pace {
   int64_t halves; /* of the workspace, which rounds take by turns: 2 where neighbouring rounds overlap, else 1 */
   int64_t rounds; /* those that all ranks take */
   int64_t share;  /* of the limit, which bounds the least piece: all of a rank's messages have several */
+  int64_t block;  /* bytes of the largest block that no piece cuts; 0: there is none */
   bool passes;    /* bytes are passed on: messages are made of streams, none goes in place */
 } rs_pace;
 /* Sets what the default limit of a plan needs, once its classes are known. */
@@ -33,6 +34,8 @@ bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *p
 int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes);
 /* First byte of piece i of n; of piece n the end of the message. */
 int64_t rs_piece_begin(const rs_pace *pace, int64_t bytes, int64_t n, int64_t i);
+/* The begin of the block that byte `at` of a message to a peer, or from it, lies in; `at` where it is in none. */
+int64_t rs_plan_block_begin(const struct reshard_plan_s *plan, bool sending, int64_t peer, int64_t at);
 /* Round in which piece i of n travels, 0 <= round < rounds; rises with i. Hop h is h * halves rounds later. */
 int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i);
 /* Bytes of the place that a message has in the staging: whole, or for its longest piece. */
@@ -44,9 +47,14 @@ int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged);
  * the pace are not read. in_place: [2 * i] of the message to peers.at[i], [2 * i + 1] of that from it. */
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
+/* The least limit for which there are such rounds; it may be above the pace's where blocks are not cut. */
+int64_t rs_plan_needed_limit(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
+
 /* Rounds in which no message is longer than so many bytes: at least 4 KiB, and 128 KiB / world + 256 bytes. pace: of
  * messages that are made of streams, after rs_pace_fit; NULL: they are not. */
 int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, int64_t bytes);
+/* False where a piece of whole blocks may be longer than so many bytes. */
+bool rs_pace_fits_mailbox(const rs_pace *pace, int64_t bytes);
 /* Makes the least pieces so short that messages of so many streams, at most bytes / 64, fit so many bytes. */
 void rs_pace_fit(rs_pace *pace, int64_t bytes, int64_t streams);
 /* The least limit with so many streams of a rank. */

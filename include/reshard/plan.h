@@ -25,7 +25,17 @@ typedef enum reshard_op {
   RESHARD_OP_PROD
 } reshard_op;
 
-/* One tensor, or a part of one. Elements are converted where dst_dtype is another one, between f64, f32, f16, bf16,
+/* Block-scaled FP8: an entry with `block` has all buffers of the values of its f8_e4m3 side, then as many of scales, of
+ * shape ceil(n / block) and laid out as the values. At most two dims have blocks of more than 1. For the largest
+ * magnitude m of a block, 1e-4 at least, the scale s is m / 448, rounded up to a power of two for f8_e8m0. Values are
+ * e4m3(x * (1 / s)), computed in f32, as are the products back. Values and scales travel where every cut of the other
+ * side, from the region's begin on, lies on blocks. Else the other dtype does, from f8_e4m3; to it that is refused.
+ *
+ * Errors: RESHARD_ERROR_INVALID: cuts or regions of the f8_e4m3 side within a block. RESHARD_ERROR_UNSUPPORTED: blocks
+ * of more than 32,768 elements, other dtypes, f8_e4m3 on both sides (values and scales are two plain entries), the
+ * reverse of a plan, GPU communicators. Nothing is passed on (reshard_topology).
+ *
+ * One tensor, or a part of one. Elements are converted where dst_dtype is another one, between f64, f32, f16, bf16,
  * f8_e4m3 and f8_e5m2. They are rounded to nearest even, once. What is too large becomes infinity, in f8_e4m3 the
  * largest number; every NaN becomes the one of which all bits but the sign are set. By message the narrower of both
  * dtypes travels, the source's where both are equally wide. It is converted in the pack or in the unpack. A direct copy
@@ -51,12 +61,16 @@ typedef struct reshard_entry {
    * Source dims that are not named must have extent 1 in the region. */
   const int *permutation;
   const char *name; /* Copied: for print-outs and errors, also on ranks whose plans differ. NULL: "tensor". */
+  /* Per dim of the side that is f8_e4m3: extent of a block with one scale. The other side is f32, f16 or bf16. NULL:
+   * there are no scales. */
+  const int64_t *block;
+  reshard_dtype scale_dtype; /* of scales: RESHARD_F32, also as RESHARD_DTYPE_NONE, or RESHARD_F8_E8M0 */
 } reshard_entry;
 #define RESHARD_ENTRY_INIT sizeof(reshard_entry)
 #define RESHARD_ENTRY_DEFAULTS \
   { \
     sizeof(reshard_entry), NULL, NULL, RESHARD_DTYPE_NONE, RESHARD_DTYPE_NONE, RESHARD_OP_COPY, NULL, NULL, NULL, \
-        NULL, NULL, NULL \
+        NULL, NULL, NULL, NULL, RESHARD_DTYPE_NONE \
   }
 
 /* Limits of the workspace by name. The default is the library's. On GPUs it is 64 MiB, 4 KiB x world, or 2 % of what a
@@ -161,7 +175,7 @@ typedef enum reshard_collective {
 /* "none", "all-gather", "all-to-all", "broadcast"; "unknown" else. */
 RESHARD_API const char *reshard_collective_string(reshard_collective collective);
 
-/* All bytes are of what travels by message: the narrower dtype of an entry that converts. */
+/* All bytes are of what travels by message: the narrower dtype of an entry that converts, or values and scales. */
 typedef struct reshard_plan_info {
   int64_t rank, world, entries; /* world is 0 in a plan without entries, which fits any */
   int64_t bytes;                /* of all regions, counted once */

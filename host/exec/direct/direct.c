@@ -16,7 +16,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static bool direct_applicable(reshard_comm comm, reshard_path asked) {
   (void)asked;
@@ -35,21 +34,6 @@ static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool
   return RESHARD_SUCCESS;
 }
 
-static reshard_status append_copies(rs_copies *all, const rs_copies *more) {
-  int64_t axes = all->axis.n;
-  RS_TRY(rs_vec_reserve(&all->copy, all->copy.n + more->copy.n));
-  RS_TRY(rs_vec_reserve(&all->axis, all->axis.n + more->axis.n));
-  for (int64_t i = 0; i < more->copy.n; i++) {
-    all->copy.at[all->copy.n] = more->copy.at[i];
-    all->copy.at[all->copy.n++].axes += axes;
-  }
-  if (more->axis.n > 0)
-    memcpy(all->axis.at + axes, more->axis.at, (size_t)more->axis.n * sizeof *more->axis.at);
-  all->axis.n += more->axis.n;
-  all->bytes += more->bytes;
-  return RESHARD_SUCCESS;
-}
-
 /* Compiles the copies to the ranks of a lane. */
 static reshard_status compile_lane(int64_t n, rs_bind_call *const *c, int64_t lane, rs_device *device,
                                    rs_program **program) {
@@ -57,7 +41,7 @@ static reshard_status compile_lane(int64_t n, rs_bind_call *const *c, int64_t la
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     if (c[i]->t->comm->process.lane == lane)
-      status = append_copies(&merged, &c[i]->binding->listed);
+      status = rs_copies_append(&merged, &c[i]->binding->listed);
   if (status == RESHARD_SUCCESS && merged.copy.n > 0)
     status = device->work->compile(device, &merged, merged.bytes, program);
   rs_copies_free(&merged);

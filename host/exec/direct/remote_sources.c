@@ -235,15 +235,14 @@ static reshard_status split_string(int64_t rank, const char *bytes, int64_t size
 }
 
 /* Source buffers of each entry on another rank. */
-static reshard_status count_buffers(const struct reshard_plan_s *plan, int64_t rank, int64_t *first, int64_t *total) {
+static void count_buffers(const struct reshard_plan_s *plan, int64_t rank, int64_t *first, int64_t *total) {
   *total = 0;
-  for (int64_t e = 0; e < plan->nentries; e++) {
-    int64_t n;
-    RS_TRY(reshard_layout_buffer_count(plan->classes.at[plan->entries[e].class_].src, rank, &n));
+  for (int64_t e = 0; e < plan->ngiven; e++) {
     first[e] = *total;
-    *total += n;
+    *total += rs_class_buffers(&plan->classes.at[plan->entries[e].class_], true, rank);
   }
-  return RESHARD_SUCCESS;
+  for (int64_t e = plan->ngiven; e < plan->nentries; e++)
+    first[e] = first[plan->entries[e].of];
 }
 
 static rs_source_buffer read_buffer(const source_parts *p, int64_t i) {
@@ -257,7 +256,7 @@ static rs_source_buffer read_buffer(const source_parts *p, int64_t i) {
 static reshard_status refuse_segment(reshard_status status, const remote_offer *f, const source_parts *p,
                                      int64_t segment) {
   const struct reshard_plan_s *plan = f->offer.plan;
-  int64_t i = 0, e = plan->nentries - 1;
+  int64_t i = 0, e = plan->ngiven - 1;
   while (i < p->header.buffers && read_buffer(p, i).segment != segment)
     i++;
   if (i == p->header.buffers)
@@ -320,7 +319,7 @@ reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t
   *offer = &f->offer; /* from here on the caller frees it */
   RS_TRY(rs_alloc(&f->first, plan->nentries, sizeof *f->first));
   f->offer = (rs_offer){rank, plan, &f->arrays, f->first};
-  RS_TRY(count_buffers(plan, rank, f->first, &buffers));
+  count_buffers(plan, rank, f->first, &buffers);
   RS_TRY(split_string(rank, bytes, size, buffers, &parts));
   RS_TRY(rs_alloc((void *)&segments, parts.header.segments, sizeof *segments));
   reshard_status status = fill_arrays(&parts, m, segments, f);

@@ -169,7 +169,7 @@ static reshard_status find_workspace(packer *p) {
     rs_collective_place(t, &t->messages.collective, &p->binding->arrays, &p->placement);
     p->staging = (rs_staging_size){.whole = true, .bytes = (int64_t)rs_placement_bytes(&p->placement)};
   }
-  if (t->comm->messages.mailbox > 0) /* which is the staging of both sides */
+  if (rs_transfer_mailbox(t) > 0) /* which is the staging of both sides */
     p->staging = (rs_staging_size){.whole = false};
   p->binding->info.workspace_bytes = (size_t)p->staging.bytes;
   p->workspace = t->comm->messages.staged ? NULL : t->workspace.at;
@@ -188,7 +188,7 @@ static reshard_status find_workspace(packer *p) {
     place_collective(p);
     return RESHARD_SUCCESS;
   }
-  if (t->comm->messages.mailbox > 0)
+  if (rs_transfer_mailbox(t) > 0)
     return RESHARD_SUCCESS;
   if (t->messages.pace.passes) {
     rs_packer_place_streams(p);
@@ -206,7 +206,7 @@ reshard_status rs_packer_compile(packer *p, rs_copies *copies, rs_program **prog
     return RESHARD_SUCCESS;
   RS_TRY(rs_binding_compile(p->transfer, p->binding, copies, p->plan->info.bytes, comm->waits.barrier, program));
   p->binding->info.copies += comm->device->work->count(*program);
-  copies->copy.n = copies->axis.n = 0;
+  copies->copy.n = copies->axis.n = copies->scaled.n = 0;
   copies->bytes = 0;
   return RESHARD_SUCCESS;
 }
@@ -223,16 +223,26 @@ static reshard_status lower_own(packer *p, bool sending) {
   return rs_packer_lower(p, &msg, sending, 0, own.sent, at);
 }
 
+/* First byte of piece i of a message. */
+static int64_t piece_begin(const packer *p, const packed_message *msg, bool sending, int64_t i) {
+  int64_t at = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, i);
+  return rs_plan_block_begin(p->plan, sending, msg->peer->rank, at);
+}
+
 /* The next piece of a message, as a part of this round; copies between its place and the rank's arrays are listed. */
 static reshard_status make_part(packer *p, packed_message *msg, bool sending, int half, rs_part *part, rs_slot *slot) {
-  int64_t begin = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, msg->piece),
-          end = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, msg->piece + 1);
+  int64_t begin = piece_begin(p, msg, sending, msg->piece), end = piece_begin(p, msg, sending, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
-  bool staged = msg->in_place == NULL, in_mailbox = comm->messages.mailbox > 0 && staged;
+  bool staged = msg->in_place == NULL, in_mailbox = rs_transfer_mailbox(p->transfer) > 0 && staged;
   int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
   char *at, *mailbox = NULL;
-  if (comm->messages.mailbox > 0)
-    RS_TRY(comm->ops->messages->mailbox(comm, msg->peer->rank, sending, (int)(msg->piece % 2), end - begin, &mailbox));
+  for (int64_t left = end - begin, i = msg->piece; comm->messages.mailbox > 0 && left > 0 && i < msg->piece + 2;
+       i++, left -= comm->messages.mailbox) { /* both places, where it is longer than one */
+    char *place;
+    RS_TRY(comm->ops->messages->mailbox(comm, msg->peer->rank, sending, (int)(i % 2),
+                                        rs_min(left, comm->messages.mailbox), &place));
+    mailbox = i == msg->piece ? place : mailbox;
+  }
   at = in_mailbox ? mailbox
        : !staged  ? msg->in_place + begin
                   : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
@@ -254,7 +264,8 @@ static reshard_status make_other(packer *p, packed_message msg, bool sending, rs
   reshard_comm comm = p->transfer->comm;
   int64_t copies = p->binding->info.copies; /* one of the two runs */
   char *mailbox;
-  RS_TRY(comm->ops->messages->mailbox(comm, part->peer, sending, 1, part->bytes, &mailbox));
+  RS_TRY(comm->ops->messages->mailbox(comm, part->peer, sending, 1, rs_min(part->bytes, comm->messages.mailbox),
+                                      &mailbox));
   if (!part->in_mailbox)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;

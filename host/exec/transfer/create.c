@@ -72,12 +72,22 @@ reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
   return RESHARD_SUCCESS;
 }
 
+/* Entries are alike on all ranks, so they come to the same. */
+static reshard_status check_scales(reshard_comm comm, reshard_plan plan) {
+  for (int64_t i = 0; i < plan->ngiven && comm->device->streams->asynchronous; i++)
+    if (plan->classes.at[plan->entries[i].class_].scaling != NULL)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "entry %lld '%.64s': f8_e4m3 with scales is not built for GPUs",
+                      (long long)i, plan->entries[i].name);
+  return RESHARD_SUCCESS;
+}
+
 /* All that a rank can check and make on its own, but for its arrays. *out is to be freed after an error, too. */
 static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_transfer_options *options,
                                          rs_call_staging *staging, struct reshard_transfer_s **out) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   RS_TRY(rs_transfer_check_plan(comm, plan));
+  RS_TRY(check_scales(comm, plan));
   struct reshard_transfer_s *t;
   RS_TRY(rs_alloc_zero(&t, 1, sizeof *t));
   *out = t;
@@ -124,7 +134,7 @@ static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *a
 static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, rs_record *mine) {
   bool *in_place;
   size_t alignment = rs_comm_alignment(t->comm);
-  if (t->comm->messages.mailbox > 0) { /* which is there anyway: nothing is staged beside it */
+  if (rs_transfer_mailbox(t) > 0) { /* which is there anyway: nothing is staged beside it */
     mine->rounds = rs_plan_mailbox_rounds(t->plan, NULL, t->comm->messages.mailbox);
     return RESHARD_SUCCESS;
   }
@@ -136,11 +146,13 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
   }
   mine->rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
   mine->staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
+  mine->needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
   for (int64_t i = 0; i < t->plan->peers.n; i++)
     if (rs_transfer_reaches(t, t->plan->peers.at[i].rank))
       in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
   mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
   mine->mixed_staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
+  mine->mixed_needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
   mine->strided_rounds = mine->rounds;
   reshard_status status = RESHARD_SUCCESS;
   if (mine->rounds > 1 && t->comm->messages.least_run > 0 && !(t->path->reads_others && t->choice.only))
@@ -160,10 +172,32 @@ static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record
   return several && one;
 }
 
+/* Blocks that are not cut may need more than the limit: the library's own rises then, a user's is refused by all. */
+static reshard_status agree_on_limit(struct reshard_transfer_s *t, const rs_record *all) {
+  rs_pace *pace = &t->messages.pace;
+  int64_t needed = 0, rank = 0;
+  if (pace->block == 0 || !t->path->packs || t->messages.collective.kind != RESHARD_COLLECTIVE_NONE ||
+      t->messages.strided)
+    return RESHARD_SUCCESS;
+  for (int64_t r = 0; r < t->comm->size; r++) {
+    int64_t theirs = t->path == &rs_mixed_path ? all[r].mixed_needed : all[r].needed;
+    rank = theirs > needed ? r : rank;
+    needed = rs_max(needed, theirs);
+  }
+  if (t->plan->limit > 0 && needed > t->plan->limit)
+    return rs_error(RESHARD_ERROR_INVALID,
+                    "a workspace limit of %lld bytes is too small: rank %lld needs %lld for blocks of up to %lld bytes "
+                    "that travel with their scales",
+                    (long long)t->plan->limit, (long long)rank, (long long)needed, (long long)pace->block);
+  pace->limit = rs_max(pace->limit, needed);
+  return RESHARD_SUCCESS;
+}
+
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
-static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
+static reshard_status agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
   bool collective = t->messages.collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
   t->messages.strided = !collective && !mixed && !t->messages.pace.passes && agree_on_strided(t, all);
+  RS_TRY(agree_on_limit(t, all));
   t->messages.pace.rounds = t->messages.least_rounds = collective || t->messages.strided;
   for (int64_t r = 0; r < t->comm->size && !collective && !t->messages.strided; r++) {
     int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
@@ -172,6 +206,7 @@ static void agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) 
       t->messages.least_rounds = rs_max(
           t->messages.least_rounds, rs_rounds_bound(&t->messages.pace, mixed ? all[r].mixed_staged : all[r].staged));
   }
+  return RESHARD_SUCCESS;
 }
 
 /* Opens the nodes of a communicator for its first transfer that asks for it. The rounds are other ones then, which the
@@ -236,7 +271,7 @@ static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all)
   RS_TRY(rs_bind_calls_exchange(calls, all));
   for (int64_t i = 0; i < calls->n; i++) {
     reshard_transfer t = calls->rank[i]->t;
-    agree_on_rounds(t, *all);
+    RS_TRY(agree_on_rounds(t, *all));
     t->messages.streams = streams;
     t->messages.later = t->messages.pace.halves * (hops - 1);
   }
@@ -292,8 +327,7 @@ static reshard_status settle_rank(rs_bind_call *c, const rs_record **all) {
   }
   RS_TRY(open_node(t, &t->binding.arrays, &c->record, all));
   RS_TRY(rs_collective_decide(t, proposal_of, *all));
-  agree_on_rounds(t, *all);
-  return RESHARD_SUCCESS;
+  return agree_on_rounds(t, *all);
 }
 
 /* Collective, after all ranks of this thread have prepared theirs: makes the transfers, or frees them. */

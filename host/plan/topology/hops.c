@@ -1,4 +1,5 @@
 #include "plan/intersect.h"
+#include "plan/scaled.h"
 #include "plan/topology.h"
 
 #include <stdlib.h>
@@ -111,6 +112,8 @@ static reshard_status make_parts(rs_work *w, bool sending) {
 static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan, int64_t i) {
   const rs_class *like = &plan->classes.at[i];
   rs_class *c = &m->hops->classes[i];
+  rs_scaling *scaling;
+  RS_TRY(rs_scaling_copy(like->scaling, &scaling));
   reshard_layout_retain(like->src);
   reshard_layout_retain(like->dst);
   *c = (rs_class){.src = like->src,
@@ -120,7 +123,8 @@ static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan
                   .to = like->to,
                   .wire = like->wire,
                   .entries = like->entries,
-                  .first_entry = like->first_entry};
+                  .first_entry = like->first_entry,
+                  .scaling = scaling};
   m->hops->nclasses = i + 1;
   m->w = (rs_work){.class_ = c, .rank = plan->rank, .world = plan->world, .nodes = plan->nodes, .number = i};
   m->w.groups = rs_class_passes(c) ? &m->groups : NULL;

@@ -11,7 +11,22 @@
 
 enum { RANKS = 3, MOST = 70, BYTES = 8 * 8 * 4 };
 
-typedef enum field { SHAPE, SOURCE, DESTINATION, DTYPE, DST_DTYPE, REGION, FROM, TO, DIMS, NAME, MORE, FIELDS } field;
+typedef enum field {
+  SHAPE,
+  SOURCE,
+  DESTINATION,
+  DTYPE,
+  DST_DTYPE,
+  REGION,
+  FROM,
+  TO,
+  DIMS,
+  NAME,
+  MORE,
+  BLOCK,
+  SCALES,
+  FIELDS
+} field;
 
 typedef struct fixture {
   reshard_comm comms[RANKS];
@@ -21,11 +36,12 @@ typedef struct fixture {
   field field;
 } fixture;
 
-static char memory[RANKS][2][MOST + 1][BYTES];
+static char memory[RANKS][2][2 * (MOST + 1)][BYTES]; /* a destination may have scales, too */
 
 static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *plan) {
   static _Thread_local char names[MOST + 1][64];
   static const int64_t some[2] = {7, 6}, square[2] = {5, 5}, later[2] = {1, 1};
+  static const int64_t ones[2] = {1, 1}, pairs[2] = {1, 2};
   static const int turned[2] = {1, 0};
   reshard_entry entries[MOST + 1] = {{0}};
   int n = s->n + (rank == 2 && s->field == MORE);
@@ -48,6 +64,11 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
       entries[i].dst_offset = odd && s->field == TO ? later : NULL;
       entries[i].permutation = odd && s->field == DIMS ? turned : NULL;
     }
+    if (s->field == BLOCK || s->field == SCALES) {
+      entries[i].dst_dtype = RESHARD_F8_E4M3;
+      entries[i].block = odd && s->field == BLOCK ? ones : pairs;
+      entries[i].scale_dtype = odd && s->field == SCALES ? RESHARD_F8_E8M0 : RESHARD_F32;
+    }
     entries[i].name = s->named ? names[i] : NULL;
   }
   if (status == RESHARD_SUCCESS)
@@ -61,15 +82,15 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
 
 static void differ_body(void *user, int64_t r) {
   fixture *s = user;
-  void *src[MOST + 1], *dst[MOST + 1];
+  void *src[MOST + 1], *dst[2 * (MOST + 1)];
   reshard_plan plan = NULL;
   reshard_transfer transfer = NULL;
   const reshard_transfer_options options = {.size = RESHARD_TRANSFER_OPTIONS_INIT,
                                             .path = s->packed ? RESHARD_PATH_PACKED : RESHARD_PATH_AUTO};
-  for (int i = 0; i <= MOST; i++) {
+  for (int i = 0; i <= MOST; i++)
     src[i] = memory[r][0][i];
+  for (int i = 0; i < 2 * (MOST + 1); i++)
     dst[i] = memory[r][1][i];
-  }
   const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
   reshard_status status = make_plan(s, r, &plan);
   if (status == RESHARD_SUCCESS)
@@ -94,6 +115,8 @@ static void text_of(const fixture *s, char text[256]) {
                                                ": destination layout chunk(1;0-2) on rank 0, chunk(1;0) on rank 2",
                                            [DTYPE] = ": dtype f32 on rank 0, bf16 on rank 2",
                                            [DST_DTYPE] = ": dst_dtype f32 on rank 0, bf16 on rank 2",
+                                           [BLOCK] = ": dst_dtype f8_e4m3/1x2 on rank 0, f8_e4m3/1x1 on rank 2",
+                                           [SCALES] = ": dst_dtype f8_e4m3/1x2 on rank 0, f8_e4m3/1x2:e8m0 on rank 2",
                                            [REGION] = ": source region [0,8)x[0,6) on rank 0, [0,7)x[0,6) on rank 2",
                                            [FROM] = ": source region [0,5)x[0,5) on rank 0, [1,6)x[1,6) on rank 2",
                                            [TO] = ": destination region [0,5)x[0,5) of dims 0,1 on rank 0, "

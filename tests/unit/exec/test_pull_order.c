@@ -20,7 +20,7 @@ static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool sour
   (void)entry, (void)array;
   if (source && (r->n == 0 || r->rank[r->n - 1] != rank))
     r->rank[r->n++] = rank;
-  *view = (rs_view){memory[rank][source], {ROWS, 1}};
+  *view = (rs_view){.at = memory[rank][source], .strides = {ROWS, 1}};
   return RESHARD_SUCCESS;
 }
 

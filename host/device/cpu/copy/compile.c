@@ -154,9 +154,31 @@ static void append_copy(rs_program *program, rs_ordered_copy copy) {
   program->loop.n += copy.nloops;
 }
 
+/* A box of blocks with its loops as they are. */
+static reshard_status add_scaled(rs_program *program, const rs_copies *copies, const rs_copy *copy) {
+  rs_loop *loops = program->loop.at + program->loop.n;
+  RS_TRY(rs_vec_reserve(&program->scaled, program->scaled.n + 1));
+  program->scaled.at[program->scaled.n++] = copies->scaled.at[copy->scaled - 1];
+  for (int i = 0; i < copy->naxes; i++) {
+    const rs_axis *axis = &copies->axis.at[copy->axes + i];
+    loops[i] = (rs_loop){axis->n, axis->src, axis->dst, 0};
+  }
+  append_copy(program, (rs_ordered_copy){.src = copy->src,
+                                         .dst = copy->dst,
+                                         .run = copy->run,
+                                         .nloops = copy->naxes,
+                                         .width = -1,
+                                         .from = (int8_t)copy->from,
+                                         .to = (int8_t)copy->to,
+                                         .scaled = (int32_t)program->scaled.n});
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_program_add(rs_program *program, const rs_copies *copies, const rs_copy *copy) {
   RS_TRY(rs_vec_reserve(&program->copy, program->copy.n + 2));
   RS_TRY(rs_vec_reserve(&program->loop, program->loop.n + 2 * copy->naxes + 1));
+  if (copy->scaled > 0)
+    return add_scaled(program, copies, copy);
   rs_loop *loops = program->loop.at + program->loop.n;
   rs_ordered_copy ordered = order_copy(copies, copy, loops);
   int64_t parts = ordered.run / PART, rest = ordered.run % PART;

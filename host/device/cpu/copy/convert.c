@@ -3,7 +3,7 @@
  * A piece of a copy fits the first-level cache. What is strided in the source is gathered by the copy kernels,
  * converted from buffer to buffer, and scattered in the destination. What is contiguous on a side needs no buffer
  * there. Past the cache go whole lines: they are converted into a buffer, from which the copy kernels stream them. */
-#include "device/cpu/cast/kernels.h"
+#include "device/cpu/cast/blocks.h"
 #include "device/cpu/copy/task.h"
 
 #include <fenv.h>
@@ -114,6 +114,27 @@ static void convert_block(const converting *c, const rs_ordered_copy *copy, cons
     convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj);
 }
 
+/* One step of a copy of blocks. */
+static void convert_scaled(const rs_program *program, const rs_cast_kernels *casts, const rs_ordered_copy *copy,
+                           int64_t at, rs_shift shift) {
+  const rs_scaled *scaled = &program->scaled.at[copy->scaled - 1];
+  const rs_loop *loops = rs_copy_loops(program, copy);
+  bool back = copy->from == RESHARD_F8_E4M3;
+  rs_block_box box = scaled->box;
+  rs_shift moved = shift;
+  box.scales += back ? shift.src : shift.dst;
+  for (int i = 0; i < copy->nloops; i++) {
+    int64_t step = at / loops[i].inner;
+    at -= step * loops[i].inner;
+    moved.src += step * loops[i].src;
+    moved.dst += step * loops[i].dst;
+    box.scales += step * scaled->step[i];
+  }
+  box.values += back ? moved.src : moved.dst;
+  box.wide += back ? moved.dst : moved.src;
+  (back ? rs_blocks_unscale : rs_blocks_scale)(casts, &box);
+}
+
 /* The rounding of the kernels is the default one, subnormal numbers are kept, and nothing traps. */
 void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
                     int64_t n, rs_shift shift, bool streaming) {
@@ -132,7 +153,9 @@ void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const 
   fegetenv(&before);
   fesetenv(FE_DFL_ENV);
   for (int64_t end = at + n; at < end;)
-    if (copy->transpose) {
+    if (copy->scaled > 0) {
+      convert_scaled(program, casts, copy, at++, shift);
+    } else if (copy->transpose) {
       convert_block(&c, copy, rs_copy_loops(program, copy), rs_transpose_block(program, copy, at, shift));
       at++;
     } else {

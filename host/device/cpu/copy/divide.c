@@ -92,6 +92,7 @@ reshard_status rs_program_divide(rs_program *program, int threads) {
 
 void rs_program_clear(rs_program *program) {
   program->copy.n = program->loop.n = program->group.n = program->merged.n = program->range.n = program->task.n = 0;
+  program->scaled.n = 0;
   program->sorted_range.n = 0;
   program->bytes = program->count = 0;
 }
@@ -110,6 +111,7 @@ void rs_program_free(rs_program *program) {
   rs_program_free_temporary(program);
   free(program->copy.at);
   free(program->loop.at);
+  free(program->scaled.at);
   free(program->group.at);
   free(program->merged.at);
   free(program->range.at);

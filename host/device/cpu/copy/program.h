@@ -34,6 +34,7 @@ typedef struct rs_ordered_copy {
   bool transpose;  /* the last loop leaps in the source, the one before does not: done in blocks */
   int8_t width;    /* of a transpose: rs_width_index for the transpose kernels, or -1 for the kernels of runs */
   int8_t from, to; /* as in rs_copy */
+  int32_t scaled;  /* likewise, in rs_program.scaled */
 } rs_ordered_copy;
 
 static inline bool rs_copy_converts(const rs_ordered_copy *copy) { return copy->from != copy->to; }
@@ -85,6 +86,7 @@ typedef struct rs_sorted_range {
 struct rs_program {
   RS_VEC(rs_ordered_copy) copy;
   RS_VEC(rs_loop) loop;
+  RS_VEC(rs_scaled) scaled;
   RS_VEC(rs_copy_group) group;
   RS_VEC(rs_merged_run) merged;
   RS_VEC(rs_step_range) range;

@@ -141,7 +141,7 @@ static bool step_ahead(rs_ahead *a, const rs_ordered_copy *copy) {
 void rs_program_ahead(rs_ahead *a, int64_t bytes) {
   while (bytes > 0 && a->program != NULL && a->copy < a->program->copy.n) {
     const rs_ordered_copy *copy = &a->program->copy.at[a->copy];
-    if (copy->transpose || copy->run < RS_LINE || copy->nloops > RS_AHEAD_LOOPS) {
+    if (copy->transpose || copy->scaled > 0 || copy->run < RS_LINE || copy->nloops > RS_AHEAD_LOOPS) {
       a->copy++;
       continue;
     }

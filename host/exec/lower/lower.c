@@ -4,25 +4,18 @@
  * progressions (blocks dealt to ranks in turn). A list therefore becomes progressions, each of them two plain loops -
  * steps and indices - and the segment the product of its axes' progressions. Block-cyclic layouts of any size thus cost
  * a handful of descriptors, not one per block. */
-#include "exec/arrays.h"
-#include "plan/messages.h"
+#include "exec/lower/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* n indices at byte offsets src + i * src_stride, the same `steps` times, src_step and dst_step further on. */
-typedef struct progression {
-  int64_t src, dst, n;
-  int64_t steps, src_step, dst_step;
-} progression;
 
 enum { FEW = 32 };
 
 /* Of the axes, one after the other; few of them need no memory. */
 typedef struct progressions {
-  progression *at;
+  rs_progression *at;
   int64_t n, cap;
-  progression few[FEW];
+  rs_progression few[FEW];
 } progressions;
 
 /* Room for one more. */
@@ -31,7 +24,7 @@ static reshard_status reserve_progression(progressions *list) {
     return RESHARD_SUCCESS;
   if (list->at != list->few)
     return rs_grow(&list->at, &list->cap, list->n + 1, sizeof *list->at);
-  progression *more;
+  rs_progression *more;
   RS_TRY(rs_alloc(&more, 2 * FEW, sizeof *more));
   memcpy(more, list->few, sizeof list->few);
   list->at = more;
@@ -39,31 +32,14 @@ static reshard_status reserve_progression(progressions *list) {
   return RESHARD_SUCCESS;
 }
 
-/* One axis with more than one index of the segment (or of the cut of it). */
-typedef struct lowered_axis {
-  const rs_run *runs;
-  int64_t count, skip; /* positions of the runs before the cut */
-  int64_t length;
-  int64_t src_stride, dst_stride; /* bytes per index */
-  bool src_linear, dst_linear;
-} lowered_axis;
-
-typedef struct lowered {
-  int naxes;
-  lowered_axis axis[RESHARD_MAX_DIMS];
-  const char *src;
-  char *dst;
-  rs_format from, to;
-  bool back;            /* copies go from dst to src */
-  rs_geometry geometry; /* the runs of boxes are stored in it */
-} lowered;
-
 /* Elements of a destination in messages that pass them on: what has come in the narrower dtype goes on so, exactly. */
 static rs_format passed_format(const rs_class *c) { return c->wire.width < c->to.width ? c->wire : c->to; }
 
+static int64_t array_stride(const rs_view *view, int dim) { return dim >= 0 ? view->strides[dim] : 0; }
+
 /* Byte strides of a message that is row-major over the axes; axes with one index are dropped into the base addresses.
  */
-static void find_axes(const rs_lowering *w, lowered *out) {
+static void find_axes(const rs_lowering *w, rs_lowered *out) {
   const rs_space *space = &w->class_->space;
   const rs_geometry *g = &out->geometry;
   rs_segment_geometry(w->class_, w->sending ? &w->class_->send : &w->class_->receive, w->route, w->segment,
@@ -72,26 +48,33 @@ static void find_axes(const rs_lowering *w, lowered *out) {
   out->src = w->src != NULL ? w->src->at : w->linear;
   out->dst = w->dst != NULL ? w->dst->at : w->linear;
   rs_format linear_format = w->passed ? passed_format(w->class_) : w->class_->wire;
+  out->of = w;
+  out->scales = rs_scaled_view(w) != NULL ? rs_scaled_view(w)->scales : NULL;
   out->from = w->src != NULL ? w->class_->from : linear_format;
   out->to = w->dst != NULL ? w->class_->to : linear_format;
   out->back = w->back;
   int64_t linear = w->class_->wire.width;
-  lowered_axis found[RESHARD_MAX_DIMS];
+  bool in_blocks = rs_class_in_blocks(w->class_), parts = !in_blocks && rs_lowers_scales(w);
+  rs_lowered_axis found[RESHARD_MAX_DIMS];
   for (int a = g->naxes - 1; a >= 0; a--) {
     const rs_span_list *list = &g->axis[a];
-    lowered_axis axis = {.runs = list->runs, .count = list->count, .length = list->length};
+    rs_lowered_axis axis = {.runs = list->runs, .count = list->count, .length = list->length};
     if (a == g->cut) {
       axis.skip = w->segment->begin;
       axis.length = rs_segment_rows(w->segment, g);
     }
     axis.src_linear = w->src == NULL;
     axis.dst_linear = w->dst == NULL;
-    axis.src_stride = axis.src_linear ? linear : space->src_dim[a] >= 0 ? w->src->strides[space->src_dim[a]] : 0;
-    axis.dst_stride = axis.dst_linear ? linear : space->dst_dim[a] >= 0 ? w->dst->strides[space->dst_dim[a]] : 0;
-    if (axis.length == 1 && list->count == 1) {
+    int64_t each = in_blocks ? w->class_->scaling->block[a] : 1; /* elements per index */
+    axis.src_stride = axis.src_linear ? linear : array_stride(w->src, space->src_dim[a]) * each;
+    axis.dst_stride = axis.dst_linear ? linear : array_stride(w->dst, space->dst_dim[a]) * each;
+    axis.number = a;
+    if (axis.length == 1 && list->count == 1 && !(parts && w->class_->scaling->block[a] > 1)) {
       int64_t ask = list->runs[0].ask + axis.skip, held = list->runs[0].held + axis.skip;
       out->src += axis.src_linear ? 0 : (g->src_asks ? ask : held) * axis.src_stride;
       out->dst += axis.dst_linear ? 0 : (g->src_asks ? held : ask) * axis.dst_stride;
+      if (out->scales != NULL)
+        out->scales += (w->class_->scaling->source == g->src_asks ? ask : held) * rs_scale_stride(w, a);
       continue;
     }
     linear *= axis.length;
@@ -102,7 +85,7 @@ static void find_axes(const rs_lowering *w, lowered *out) {
 }
 
 /* True when runs [first, last) are progressions of period t. */
-static bool is_periodic(const progression *r, int64_t first, int64_t last, int64_t t) {
+static bool is_periodic(const rs_progression *r, int64_t first, int64_t last, int64_t t) {
   int64_t src_step = r[first + t].src - r[first].src, dst_step = r[first + t].dst - r[first].dst;
   for (int64_t i = first; i + t < last; i++)
     if (r[i + t].n != r[i].n || r[i + t].src - r[i].src != src_step || r[i + t].dst - r[i].dst != dst_step)
@@ -113,7 +96,7 @@ static bool is_periodic(const progression *r, int64_t first, int64_t last, int64
 /* Folds runs [from, last) of the list into progressions of the shortest period; false when there is none. */
 #define LONGEST_PERIOD 64
 static bool fold_range(progressions *list, int64_t from, int64_t last) {
-  progression *r = list->at;
+  rs_progression *r = list->at;
   for (int64_t t = 1; t <= LONGEST_PERIOD && 2 * t <= last - from; t++) {
     if (!is_periodic(r, from, last, t))
       continue;
@@ -140,8 +123,8 @@ static void fold_runs(progressions *list, int64_t first) {
       return;
 }
 
-/* Positions [lo, hi) of an axis as progressions, byte offsets from the axis' base. */
-static reshard_status list_progressions(const lowered *w, const lowered_axis *axis, int64_t lo, int64_t hi,
+/* Positions [lo, hi) of an axis as progressions. */
+static reshard_status list_progressions(const rs_lowered *w, const rs_lowered_axis *axis, int64_t lo, int64_t hi,
                                         progressions *list) {
   int64_t first = list->n, position = -axis->skip; /* of the run's first index, from the cut on */
   for (int64_t i = 0; i < axis->count && position < hi; position += axis->runs[i].n, i++) {
@@ -156,14 +139,14 @@ static reshard_status list_progressions(const lowered *w, const lowered_axis *ax
     if (axis->dst_linear)
       dst = position + from;
     RS_TRY(reserve_progression(list));
-    list->at[list->n++] = (progression){src * axis->src_stride, dst * axis->dst_stride, to - from, 1, 0, 0};
+    list->at[list->n++] = (rs_progression){src, dst, to - from, 1, 0, 0};
   }
   fold_runs(list, first);
   return RESHARD_SUCCESS;
 }
 
 /* From dtype to dtype where these differ, else as they are. */
-static reshard_status add_copy(rs_copies *copies, const lowered *w, const char *from, char *to, rs_axis *axes) {
+static reshard_status add_copy(rs_copies *copies, const rs_lowered *w, const char *from, char *to, rs_axis *axes) {
   int n = 2 * w->naxes;
   rs_format src = w->back ? w->to : w->from, dst = w->back ? w->from : w->to;
   const char *read = w->back ? to : from;
@@ -174,8 +157,25 @@ static reshard_status add_copy(rs_copies *copies, const lowered *w, const char *
                                 : rs_copies_convert(copies, read, written, src.dtype, dst.dtype, n, axes);
 }
 
+/* Copies of one progression of each axis. */
+static reshard_status add_progressions(const rs_lowered *w, const char *src, char *dst,
+                                       const rs_progression *const *picked, rs_copies *copies) {
+  rs_axis axes[2 * RESHARD_MAX_DIMS];
+  if (rs_lowers_scales(w->of))
+    return rs_lower_scales(w, src, dst, picked, copies);
+  for (int a = 0; a < w->naxes; a++) {
+    const rs_progression *p = picked[a];
+    int64_t from = w->axis[a].src_stride, to = w->axis[a].dst_stride;
+    src += p->src * from;
+    dst += p->dst * to;
+    axes[2 * a] = (rs_axis){p->steps, p->src_step * from, p->dst_step * to};
+    axes[2 * a + 1] = (rs_axis){p->n, from, to};
+  }
+  return add_copy(copies, w, src, dst, axes);
+}
+
 /* Positions [lo, hi) of the axes as copies; base addresses are those of position 0. */
-static reshard_status add_product(const lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
+static reshard_status add_product(const rs_lowered *w, const char *src, char *dst, const int64_t *lo, const int64_t *hi,
                                   rs_copies *copies) {
   progressions list;
   list.at = list.few;
@@ -191,17 +191,10 @@ static reshard_status add_product(const lowered *w, const char *src, char *dst, 
   }
   first[w->naxes] = list.n;
   for (;;) {
-    rs_axis axes[2 * RESHARD_MAX_DIMS];
-    const char *from = src;
-    char *to = dst;
-    for (int a = 0; a < w->naxes; a++) {
-      const progression *p = &list.at[at[a]];
-      from += p->src;
-      to += p->dst;
-      axes[2 * a] = (rs_axis){p->steps, p->src_step, p->dst_step};
-      axes[2 * a + 1] = (rs_axis){p->n, w->axis[a].src_stride, w->axis[a].dst_stride};
-    }
-    RS_TRY_GOTO(status, add_copy(copies, w, from, to, axes), done);
+    const rs_progression *picked[RESHARD_MAX_DIMS];
+    for (int a = 0; a < w->naxes; a++)
+      picked[a] = &list.at[at[a]];
+    RS_TRY_GOTO(status, add_progressions(w, src, dst, picked, copies), done);
     int a = w->naxes - 1;
     while (a >= 0 && ++at[a] == first[a + 1]) {
       at[a] = first[a];
@@ -217,7 +210,7 @@ done:
 }
 
 reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies) {
-  lowered w;
+  rs_lowered w;
   int64_t lo[RESHARD_MAX_DIMS] = {0}, hi[RESHARD_MAX_DIMS];
   find_axes(lowering, &w);
   for (int a = 0; a < w.naxes; a++)
@@ -226,7 +219,7 @@ reshard_status rs_lower(const rs_lowering *lowering, rs_copies *copies) {
 }
 
 reshard_status rs_lower_range(const rs_lowering *lowering, int64_t begin, int64_t end, rs_copies *copies) {
-  lowered w;
+  rs_lowered w;
   int64_t shape[RESHARD_MAX_DIMS], corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS];
   find_axes(lowering, &w);
   for (int a = 0; a < w.naxes; a++)
