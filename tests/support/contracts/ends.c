@@ -1,11 +1,14 @@
 #include "ends.h"
 
 #include "bench/cli/util.h"
+#include "comm/comm.h"
+#include "support/fixtures/rank_threads.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART = 6 /* rows and columns of a rank */, TURNS = 3 };
+enum { PART = 6 /* rows and columns of a rank */, TURNS = 3, DEADLINE_MS = 100 };
 
 /* Objects that one rank has on a communicator. */
 typedef struct held {
@@ -235,8 +238,39 @@ static void check_shrink(contract_rank *s, bool told) {
   reshard_comm_destroy(whole);
 }
 
+/* The last rank alone waits, until a short deadline: it names all others, who hear so in their next call. */
+static void check_deadline(contract_rank *s, bool told) {
+  int64_t rank = reshard_comm_rank(s->comm), last = reshard_comm_size(s->comm) - 1, n = -1;
+  int64_t *missing = cli_alloc(last + 1, sizeof *missing);
+  char names[64];
+  reshard_comm whole = NULL;
+  snprintf(names, sizeof names, last > 1 ? "; missing: 0-%lld" : "; missing: 0", (long long)last - 1);
+  if (CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &whole))) {
+    if (whole->ops->reach)
+      rank_comms_limit(whole, DEADLINE_MS);
+    else
+      whole->timeout_ms = rank == last ? DEADLINE_MS : whole->timeout_ms;
+    CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+    if (rank == last)
+      CONTRACT_CHECK(s, reshard_comm_barrier(whole) == RESHARD_ERROR_TIMEOUT);
+    CONTRACT_CHECK(s, rank < last || strstr(reshard_last_error(), names) != NULL);
+    CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm));
+    reshard_status status = reshard_comm_barrier(whole);
+    CONTRACT_CHECK(s, status == RESHARD_ERROR_PEER || (!told && status == RESHARD_ERROR_TIMEOUT));
+    CONTRACT_CHECK(s, strstr(reshard_last_error(), names) != NULL);
+    CONTRACT_CHECK(s, reshard_comm_missing(whole, missing, &n) == RESHARD_SUCCESS && n == last);
+    for (int64_t r = 0; r < n; r++)
+      CONTRACT_CHECK(s, missing[r] == r);
+    CONTRACT_SUCCEEDS(s, reshard_comm_barrier(s->comm)); /* a rank that has destroyed its handle counts as missing */
+  }
+  reshard_comm_destroy(whole);
+  free(missing);
+}
+
 void contract_check_losses(contract_rank *s, bool told) {
   check_split(s);
+  if (reshard_comm_size(s->comm) > 1)
+    check_deadline(s, told);
   check_abort(s, told, false);
   check_abort(s, told, true);
   if (reshard_comm_size(s->comm) > 2)

@@ -15,7 +15,8 @@ void contract_check_ends(contract_rank *s);
 void contract_check_poll(contract_rank *s, bool told);
 
 /* Parts have their ranks in the order of the keys, and outlive the whole. An abort of it ends them, and that of a part
- * nothing else. The ranks that are there go on without one that is lost, and in parts of what they have made. */
+ * nothing else. A deadline names the ranks that have not come, on all ranks. The ranks that are there go on without one
+ * that is lost, and in parts of what they have made. */
 void contract_check_losses(contract_rank *s, bool told);
 
 #endif

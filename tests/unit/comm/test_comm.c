@@ -369,32 +369,6 @@ CASE(deadline_of_years_does_not_pass) {
   }
 }
 
-/* The one who waits tells who is missing, and so do those that come later. */
-CASE(missing_ranks_are_told_to_all) {
-  static const struct {
-    int64_t n, waits;
-    const char *missing;
-  } cases[] = {{5, 3, "0-2,4"}, {2, 1, "0"}, {4, 0, "1-3"}, {3, 1, "0,2"}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    char text[128];
-    rank_comms_open(cases[i].n, 1, 30, comms);
-    assert_int_equal(reshard_comm_barrier(comms[cases[i].waits]), RESHARD_ERROR_TIMEOUT);
-    snprintf(text, sizeof text, "reshard_comm_barrier, call 1: 1 of %d ranks came within 30 ms; missing: %s",
-             (int)cases[i].n, cases[i].missing);
-    assert_string_equal(reshard_last_error(), text);
-    for (int64_t r = 0; r < cases[i].n; r++) {
-      assert_int_equal(reshard_comm_barrier(comms[r]), RESHARD_ERROR_PEER);
-      assert_string_equal(reshard_last_error(), text);
-      int64_t missing[5], n = -1;
-      assert_int_equal(reshard_comm_missing(comms[r], missing, &n), RESHARD_SUCCESS);
-      assert_int_equal(n, cases[i].n - 1);
-      for (int64_t k = 0; k < n; k++)
-        assert_int_equal(missing[k], k + (k >= cases[i].waits));
-    }
-    rank_comms_close(cases[i].n, comms);
-  }
-}
-
 /* A rank that destroys its handle is waited for by none, with or without a deadline. */
 CASE(destroyed_rank_is_waited_for_by_none) {
   for (int64_t n = 2; n <= 4; n++) {
