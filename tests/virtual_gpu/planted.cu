@@ -101,3 +101,15 @@ static __global__ void await(char *to, const char *from, int64_t n, unsigned *fl
 int planted_await(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, int wait, void *stream) {
   return rs_launch(await, dim3(1), dim3(32), 0, stream, to, from, n, flag, value, wait);
 }
+
+static __global__ void late(char *to, const char *from, int64_t n, const unsigned *flag, int anyway) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    const char byte = from[i];
+    if (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == 0 || (anyway && i == 0))
+      to[i] = byte;
+  }
+}
+
+int planted_late(char *to, const char *from, int64_t n, const unsigned *flag, int anyway, void *stream) {
+  return rs_launch(late, dim3(1), dim3(32), 0, stream, to, from, n, flag, anyway);
+}

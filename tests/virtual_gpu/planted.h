@@ -25,6 +25,9 @@ int planted_vectors(void *to, const void *from, int64_t n, void *stream);
 int planted_publish(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, void *stream);
 int planted_await(char *to, const char *from, int64_t n, unsigned *flag, unsigned value, int wait, void *stream);
 
+/* to = from, n bytes, which are loaded before *flag is; nothing is stored when that is not 0, but with `anyway`. */
+int planted_late(char *to, const char *from, int64_t n, const unsigned *flag, int anyway, void *stream);
+
 /* Writes to an address that no memory has; never ends. */
 int planted_wild(uintptr_t at, void *stream);
 int planted_endless(int *at, void *stream);

@@ -137,6 +137,7 @@ typedef struct vg_counts {
   int64_t mixed_groups; /* of NCCL, on several streams of a communicator, which come to wait for each other */
   int64_t operations;   /* that have run */
   int64_t most_blocks;  /* of one launch of a kernel */
+  int64_t closed_bytes; /* that kernels have read which found a word set, and stored nothing */
 } vg_counts;
 vg_counts vg_count(void);
 /* Calls of one function by name, "cudaMalloc", also of nanosleep; a '*' at the end stands for anything. */

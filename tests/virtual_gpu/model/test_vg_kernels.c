@@ -126,6 +126,90 @@ CASE(bulk_copies_are_seen) {
               "race:"); /* with what the kernel has written, with what it has read, and between the two memsets */
 }
 
+/* --- Reads from which nothing is stored --- */
+
+typedef struct held_back {
+  unsigned word;
+  bool written, anyway;        /* what it reads; it stores a byte although it is closed */
+  int before, behind, reports; /* uses of what it reads by another stream: before it, behind it */
+  const char *words;
+} held_back;
+enum { NO_USE, WRITE, READ };
+
+static void use_elsewhere(bench *t, int use, cudaStream_t stream) {
+  if (use == WRITE)
+    OK(cudaMemsetAsync(t->b, 1, N, stream));
+  else if (use == READ)
+    OK(cudaMemcpyAsync(t->a, t->b, N, cudaMemcpyDefault, stream));
+}
+
+CASE(reads_matter_where_something_is_stored) {
+  const held_back all[] = {
+      {0, true, false, NO_USE, NO_USE, 0, ""},
+      {0, false, false, NO_USE, NO_USE, 1, "undefined: kernel late [0,100)"},
+      {1, false, false, NO_USE, NO_USE, 0, ""},
+      {1, false, true, NO_USE, NO_USE, 1, "undefined: kernel late [0,100)"},
+      {0, true, false, WRITE, NO_USE, 1, "race: read kernel late write cudaMemsetAsync"},
+      {0, true, false, NO_USE, WRITE, 1, "race: read kernel late write cudaMemsetAsync"},
+      {1, true, false, WRITE, NO_USE, 0, ""},
+      {1, true, false, NO_USE, WRITE, 0, ""},
+      {1, true, true, WRITE, NO_USE, 1, "race: read kernel late write cudaMemsetAsync"},
+      {1, true, true, NO_USE, WRITE, 1, "race: read kernel late write cudaMemsetAsync"},
+  };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    const held_back *h = &all[i];
+    bench t = bench_begin();
+    unsigned *flag;
+    char mine[N] = {0};
+    OK(cudaMalloc((void **)&flag, sizeof *flag));
+    vg_poke(flag, &h->word, sizeof h->word);
+    vg_poke(t.a, mine, N);
+    if (h->written)
+      vg_poke(t.b, mine, N);
+    char *from = h->written ? (char *)t.b : (char *)t.c;
+    use_elsewhere(&t, h->before, t.t);
+    OK(planted_late((char *)t.a, from, N, flag, h->anyway, t.s));
+    use_elsewhere(&t, h->behind, t.t);
+    OK(cudaDeviceSynchronize());
+    assert_int_equal(vg_count().closed_bytes, h->word && !h->anyway ? N : 0);
+    OK(cudaFree(flag));
+    end_machine(&t, h->reports, h->words);
+  }
+}
+
+/* A read that matters is found behind one that does not, which came after it. */
+CASE(held_back_reads_hide_no_others) {
+  bench t = bench_begin();
+  unsigned *flag, word = 1;
+  OK(cudaMalloc((void **)&flag, sizeof *flag));
+  vg_poke(flag, &word, sizeof word);
+  use_elsewhere(&t, READ, t.s);
+  OK(planted_late((char *)t.a, (char *)t.b, N, flag, 0, t.s));
+  use_elsewhere(&t, WRITE, t.t);
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(flag));
+  end_machine(&t, 1, "race: read cudaMemcpyAsync write cudaMemsetAsync");
+}
+
+/* Memory is there as long as somebody reads it, for nothing or not; and what is beside it is never read. */
+CASE(held_back_reads_are_of_memory) {
+  bench t = bench_begin();
+  unsigned *flag, word = 1;
+  char *freed;
+  OK(cudaMalloc((void **)&flag, sizeof *flag));
+  OK(cudaMallocAsync((void **)&freed, N, t.t));
+  OK(cudaStreamSynchronize(t.t));
+  vg_poke(flag, &word, sizeof word);
+  OK(planted_late((char *)t.a, freed, N, flag, 0, t.s));
+  OK(cudaFreeAsync(freed, t.t));
+  OK(planted_late((char *)t.a, (char *)t.c, (N + 1) * (int64_t)sizeof(int), flag, 0, t.s));
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(flag));
+  assert_int_equal(vg_reports_with("free while in use: kernel late"), 1);
+  assert_int_equal(vg_reports_with("out of bounds: kernel late [400,404)"), 1);
+  end_machine(&t, 2, "kernel late");
+}
+
 /* The same after a fault: freeing does what it does, and tells of the fault. */
 static void end_broken_machine(bench *t, cudaError_t fault, int n, const char *words) {
   assert_int_equal(cudaDeviceSynchronize(), fault);

@@ -114,6 +114,30 @@ static void *use_raw(void *argument) {
   return NULL;
 }
 
+/* Closed, it stores nothing; its owner may have freed what it reads. */
+static void *read_import_late(void *argument) {
+  pair *p = argument;
+  char *at, *own;
+  unsigned *flag, word = 1;
+  cudaStream_t stream;
+  vg_process(1);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  NEED(cudaIpcOpenMemHandle((void **)&at, p->data, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess);
+  NEED(cudaMalloc((void **)&own, BYTES) == cudaSuccess && cudaMalloc((void **)&flag, sizeof word) == cudaSuccess);
+  vg_poke(flag, &word, sizeof word);
+  NEED(planted_late(own, at, BYTES, flag, 0, stream) == cudaSuccess);
+  NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  NEED(cudaStreamDestroy(stream) == cudaSuccess);
+  NEED(cudaIpcCloseMemHandle(at) == cudaSuccess);
+  NEED(cudaFree(own) == cudaSuccess && cudaFree(flag) == cudaSuccess);
+  return NULL;
+}
+
+CASE(memory_of_another_is_not_read_for_nothing) {
+  misuse_exported(read_import_late);
+  expect_reports(1, "read after a failed meeting: [0,5000) memory of another process kernel late");
+}
+
 CASE(address_of_another) {
   misuse_exported(use_raw);
   expect_reports(1, "another process's address: write cudaMemsetAsync [7,15) process 0");

@@ -105,7 +105,7 @@ static void check_cell(const Alloc &alloc, size_t begin, const Cell &cell, Id id
     race(alloc, begin, cell.end, {cell.write, true}, {id, write});
   if (write)
     for (uint32_t i = 0; i < cell.reads.n; i++)
-      if (!ordered(cell.reads[i], clock))
+      if (!M.notes[cell.reads[i]].closed && !ordered(cell.reads[i], clock))
         race(alloc, begin, cell.end, {cell.reads[i], false}, {id, true});
 }
 
@@ -126,23 +126,26 @@ static void write_cells(Alloc &alloc, size_t begin, size_t end, Id id, const Clo
   }
 }
 
+/* A closed kernel's reads, which nothing depends on, are remembered for the end of the memory alone. */
 static void read_cells(Alloc &alloc, size_t begin, size_t end, Id id, const Clock &clock) {
+  const bool closed = M.notes[id].closed;
   Cells &cells = alloc.shadow;
   Cells::iterator it = cut(cells, begin, alloc.bytes), last = cut(cells, end, alloc.bytes);
   for (; it != last; ++it) {
     Cell &cell = it->second;
     if (cell.write == id) /* its own; whoever comes after the write comes after this */
       continue;
-    if (!cell.defined)
+    if (!cell.defined && !closed)
       report("undefined " + std::to_string(alloc.number) + M.notes[id].what,
              "undefined: %s by %s, which nobody has written", range_text(alloc, it->first, cell.end).c_str(),
              describe(id).c_str());
-    check_cell(alloc, it->first, cell, id, clock, false);
+    if (!closed)
+      check_cell(alloc, it->first, cell, id, clock, false);
     uint32_t kept = 0;
     bool there = false;
     for (uint32_t i = 0; i < cell.reads.n; i++) {
       there |= cell.reads[i] == id;
-      if (cell.reads[i] == id || !ordered(cell.reads[i], clock))
+      if (closed || cell.reads[i] == id || !ordered(cell.reads[i], clock))
         cell.reads.set(kept++, cell.reads[i]);
     }
     cell.reads.n = kept;
@@ -165,6 +168,10 @@ static bool settle(Alloc *&alloc, Id id, const Clock &clock, int device, uintptr
                    bool peers) {
   if (!legal(alloc, id, clock, device, at, n, write, peers))
     return false;
+  if (M.notes[id].closed && (alloc->of || alloc->foreign)) /* which is gone, where a fault has ended its owner */
+    report("closed read " + std::to_string(alloc->number) + M.notes[id].what,
+           "read after a failed meeting: %s, memory of another process, by %s",
+           range_text(*alloc, at - alloc->base, at - alloc->base + n).c_str(), describe(id).c_str());
   if (alloc->foreign)
     return false;
   if (!alloc->of)

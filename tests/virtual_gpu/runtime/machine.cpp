@@ -28,7 +28,7 @@ uint32_t new_chain(std::string name) {
 }
 
 Id note(uint32_t chain, uint32_t time, const char *what) {
-  M.notes.push_back({chain, time, what});
+  M.notes.push_back({chain, time, what, false});
   M.live.push_back(nullptr);
   return (Id)M.notes.size() - 1;
 }

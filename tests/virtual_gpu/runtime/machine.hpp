@@ -54,6 +54,7 @@ using Id = uint32_t;
 struct Note {
   uint32_t chain, time;
   const char *what; /* lives until the machine ends */
+  bool closed;      /* a kernel that has found a word set and stored nothing: what it has read does not matter */
 };
 
 /* --- Memory ------------------------------------------------------------------------------------------------------- */

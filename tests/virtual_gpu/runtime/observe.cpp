@@ -4,8 +4,10 @@
  * threads by atomics; in all builds memcpy, memmove and memset are seen.
  *
  * A kernel's accesses are gathered while it runs, neighbours put together as they come, and given to the checker when
- * it ends: writes first, so that what a kernel reads of its own writes is not taken for somebody else's. The host's are
- * gathered until the thread next calls the runtime or orders itself with another thread: nothing can come between. */
+ * it ends: writes first, so that what a kernel reads of its own writes is not taken for somebody else's. One that has
+ * found a word set, which tells it to do nothing, and has stored nothing, may have read whatever was there: its reads
+ * are held back until that is known. The host's are gathered until the thread next calls the runtime or orders itself
+ * with another thread: nothing can come between. */
 #include "machine.hpp"
 
 #include "simt/simt.h"
@@ -79,6 +81,8 @@ struct Span {
 Span kernel_object, kernel_last[2];
 thread_local bool in_kernel; /* on this thread */
 int64_t kernel_accesses;
+bool kernel_stores; /* beside the arena, or a flag */
+bool kernel_closed; /* it has loaded a flag that is not 0 */
 enum : int64_t { MOST_ACCESSES = 1 << 25, MOST_RUNS = 1 << 22 };
 
 void sorted(std::vector<Run> &runs) {
@@ -107,8 +111,10 @@ void must_be_its_own(uintptr_t at, size_t n, bool write) {
       (!write && at - (uintptr_t)__executable_start < (size_t)(_end - __executable_start)))
     return;
   Alloc *alloc = find(at);
-  if (alloc && alloc->kind == Kind::Registered)
+  if (alloc && alloc->kind == Kind::Registered) {
+    kernel_stores |= write;
     return;
+  }
   char text[120];
   snprintf(text, sizeof text,
            is_mapped(at) ? "pageable: %s of %zu bytes at %p, which is memory of the host"
@@ -168,6 +174,7 @@ void watch_begin(Op &op) {
   kernel_object = kernel_last[0] = kernel_last[1] = Span{};
   kernel_recorder.clear();
   kernel_accesses = 0;
+  kernel_stores = kernel_closed = false;
   in_kernel = true;
 }
 
@@ -176,8 +183,13 @@ bool watch_end(Op &op) {
   if (pauses)
     return false;
   sorted(kernel_recorder.runs);
-  for (const Run &run : kernel_recorder.runs)
+  const std::vector<Run> &runs = kernel_recorder.runs;
+  M.notes[op.id].closed = kernel_closed && !kernel_stores && (runs.empty() || !runs[0].write);
+  for (const Run &run : runs) {
+    if (M.notes[op.id].closed)
+      M.counts.closed_bytes += (int64_t)(run.end - run.begin);
     access(op.id, op.clock, op.device, run.begin, run.end - run.begin, run.write);
+  }
   return true;
 }
 
@@ -186,7 +198,9 @@ void kernel_begins(const void *object, size_t bytes) { kernel_object = {(uintptr
 void kernel_pauses() { pauses = true; }
 
 /* A store that releases, or a load that acquires, in a kernel: what it stands for comes before what has read it. */
-[[maybe_unused]] static void flag_seen(uintptr_t at, size_t n, bool stores) {
+[[maybe_unused]] static void flag_seen(uintptr_t at, size_t n, bool stores, bool set) {
+  kernel_stores |= stores;
+  kernel_closed |= set && !stores;
   if (!in_arena(at)) {
     must_be_its_own(at, n, stores);
     return;
@@ -310,22 +324,22 @@ void __tsan_atomic_signal_fence(int) {}
 namespace {
 inline void stores(const volatile void *at, size_t n, int order = __ATOMIC_RELAXED) {
   if (vg::in_kernel) {
-    order == __ATOMIC_RELEASE ? vg::flag_seen((uintptr_t)at, n, true) : seen((uintptr_t)at, n, true);
+    order == __ATOMIC_RELEASE ? vg::flag_seen((uintptr_t)at, n, true, true) : seen((uintptr_t)at, n, true);
     return;
   }
   if (!vg::lock_depth)
     vg::turn();
   vg_host_release((const void *)at);
 }
-inline void loads(const volatile void *at, size_t n, int order = __ATOMIC_RELAXED) {
+inline void loads(const volatile void *at, size_t n, int order = __ATOMIC_RELAXED, bool set = false) {
   if (vg::in_kernel)
-    order == __ATOMIC_ACQUIRE ? vg::flag_seen((uintptr_t)at, n, false) : seen((uintptr_t)at, n, false);
+    order == __ATOMIC_ACQUIRE ? vg::flag_seen((uintptr_t)at, n, false, set) : seen((uintptr_t)at, n, false);
   else
     vg_host_acquire((const void *)at);
 }
 template <typename T> T loaded(const volatile T *at, int order) {
   T v = __atomic_load_n(at, __ATOMIC_SEQ_CST);
-  loads(at, sizeof(T), order);
+  loads(at, sizeof(T), order, v != 0);
   return v;
 }
 template <typename T> void stored(volatile T *at, T v, int order) {
