@@ -128,14 +128,18 @@ struct room {
   alignas(128) uint4 bytes[RS_BOX_STAGES][RS_BOX_STAGE / 16]; /* by lines; the engine needs 16 */
   uint64_t barrier[RS_BOX_STAGES];
   stage pending[RS_BOX_STAGES]; /* being loaded, to be stored */
+  const uint32_t *closed_late;  /* rs_box_batch.closed_late, and whether it is: known from the first stage on */
+  uint32_t closed;
 };
 static_assert(RS_BOX_STAGES_AHEAD < RS_BOX_STAGES, "stages are stored while others are loaded");
 
 __device__ __forceinline__ void store_stage(room &r, uint32_t number) {
   const uint32_t slot = number % RS_BOX_STAGES;
   const stage s = r.pending[slot];
+  const uint32_t closed = number == 0 ? load_closed(r.closed_late) : r.closed; /* comes beside the stage */
   barrier_wait(&r.barrier[slot], number / RS_BOX_STAGES % 2);
-  for (uint32_t i = 0; i < s.rows; i++)
+  r.closed = closed;
+  for (uint32_t i = 0; closed == 0 && i < s.rows; i++)
     store_bulk(s.dst + i * s.dst_step, reinterpret_cast<const char *>(r.bytes[slot]) + i * s.run, s.run);
   commit_stores();
 }
@@ -186,7 +190,7 @@ __device__ __forceinline__ uint32_t move_tile(room &r, const work &w, uint32_t n
 #endif
 
 __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  if (is_closed(batch))
+  if (is_closed(batch.closed))
     return;
 #if RS_BOX_ENGINE
   RS_SHARED(room, r, );
@@ -194,6 +198,8 @@ __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_b
   const uint32_t lane = threadIdx.x;
   uint32_t number = 0; /* lane 0: stages so far */
   if (lane == 0) {
+    r.closed_late = batch.closed_late;
+    r.closed = 0;
     for (int i = 0; i < RS_BOX_STAGES; i++)
       barrier_init(&r.barrier[i]);
     barriers_ready();
@@ -214,6 +220,8 @@ __global__ static void __launch_bounds__(32) copy_bulk(RS_GRID_CONSTANT(rs_box_b
     wait_stored();
   }
 #else
+  if (is_closed(batch.closed_late)) /* is known before anything is read, too */
+    return;
   for (uint64_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
     uint32_t k;
     const rs_box_tile tile = find_tile(batch, static_cast<uint32_t>(t), &k);

@@ -107,7 +107,9 @@ typedef struct rs_box_batch {
   uint32_t tiles; /* of all parts, below 2^31 */
   uint32_t loads; /* RS_BOX_ROW_LOADS_FEW or _MANY; else RS_BOX_ROW_LOADS */
   uint32_t unused;
-  const uint32_t *closed; /* in memory of the device: nothing is copied when it is not 0; NULL: there is none */
+  /* Flags in memory of the device; NULL: there is none. Nothing is copied when one is not 0. It is known before sources
+   * are read; or only before something is stored, where they can be read whatever it is. */
+  const uint32_t *closed, *closed_late;
   rs_box_part part[RS_BOX_PARTS];
 } rs_box_batch;
 

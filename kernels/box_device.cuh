@@ -39,9 +39,14 @@ static __device__ __forceinline__ uint32_t load_relaxed(const uint32_t *at) {
 #endif
 }
 
-/* True when a batch, or a list of spans, is not to be copied: the meeting before it has failed. */
-template <typename Copies> static __device__ __forceinline__ bool is_closed(const Copies &copies) {
-  return copies.closed != nullptr && load_relaxed(copies.closed) != 0;
+/* A flag that closes copies; not 0 when nothing is to be copied: the barrier before has failed. */
+static __device__ __forceinline__ uint32_t load_closed(const uint32_t *closed) {
+  return closed != nullptr ? load_relaxed(closed) : 0;
+}
+static __device__ __forceinline__ bool is_closed(const uint32_t *closed) { return load_closed(closed) != 0; }
+/* The same for one of a thread's batches of loads, from item `base` on, when they are under way: asked in the first. */
+static __device__ __forceinline__ bool is_closed_late(const uint32_t *closed, uint32_t base) {
+  return base < RS_BOX_THREADS && is_closed(closed);
 }
 
 /* Tile t of a batch, and the part that it is of: see rs_box_batch. */
@@ -115,15 +120,18 @@ static __device__ __forceinline__ uint4 shifted(uint4 a, uint4 b, uint32_t shift
                     __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
 }
 
-/* Whole slots of a contiguous piece, by all threads of the block: src and dst are those of the first one. */
+/* Whole slots of a contiguous piece, by all threads of the block: src and dst are those of the first one. Here and
+ * below `closed` is rs_box_batch.closed_late. */
 template <bool Streaming, int Loads>
-static __device__ __forceinline__ void copy_slots(const char *src, char *dst, uint32_t n) {
+static __device__ __forceinline__ void copy_slots(const char *src, char *dst, uint32_t n, const uint32_t *closed) {
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     uint4 v[Loads] = {};
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (base + u * RS_BOX_THREADS < n)
         v[u] = load<Streaming, uint4>(src + (base + u * RS_BOX_THREADS) * 16);
+    if (is_closed_late(closed, base))
+      return;
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (base + u * RS_BOX_THREADS < n)
@@ -134,7 +142,8 @@ static __device__ __forceinline__ void copy_slots(const char *src, char *dst, ui
 /* The same where the source is not aligned: the second load of a pair is the neighbour's first, from the first-level
  * cache. */
 template <bool Streaming, int Loads>
-static __device__ __forceinline__ void copy_shifted_slots(const char *src, char *dst, uint32_t n, uint32_t shift) {
+static __device__ __forceinline__ void copy_shifted_slots(const char *src, char *dst, uint32_t n, uint32_t shift,
+                                                          const uint32_t *closed) {
   const char *from = src - shift;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     uint4 a[Loads] = {}, b[Loads] = {};
@@ -144,6 +153,8 @@ static __device__ __forceinline__ void copy_shifted_slots(const char *src, char 
         a[u] = load<false, uint4>(from + (base + u * RS_BOX_THREADS) * 16);
         b[u] = load<false, uint4>(from + (base + u * RS_BOX_THREADS) * 16 + 16);
       }
+    if (is_closed_late(closed, base))
+      return;
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (base + u * RS_BOX_THREADS < n)
@@ -152,17 +163,21 @@ static __device__ __forceinline__ void copy_shifted_slots(const char *src, char 
 }
 
 template <bool Streaming>
-static __device__ __forceinline__ void copy_contiguous(const char *src, char *dst, uint32_t bytes) {
+static __device__ __forceinline__ void copy_contiguous(const char *src, char *dst, uint32_t bytes,
+                                                       const uint32_t *closed) {
   slots s = find_slots(src, dst, bytes);
   if (s.shift == 0)
-    copy_slots<Streaming, RS_BOX_LINE_LOADS>(src + s.head, dst + s.head, s.n);
+    copy_slots<Streaming, RS_BOX_LINE_LOADS>(src + s.head, dst + s.head, s.n, closed);
   else
-    copy_shifted_slots<Streaming, RS_BOX_SHIFT_LOADS>(src + s.head, dst + s.head, s.n, s.shift);
+    copy_shifted_slots<Streaming, RS_BOX_SHIFT_LOADS>(src + s.head, dst + s.head, s.n, s.shift, closed);
   /* The ends, a byte a thread. */
   uint32_t tail = s.head + 16 * s.n;
   uint32_t at = threadIdx.x < 32 ? threadIdx.x : tail + threadIdx.x - 32;
-  if (threadIdx.x < 64 && at < (threadIdx.x < 32 ? s.head : bytes))
-    store<Streaming>(dst + at, load<Streaming, uint8_t>(src + at));
+  if (threadIdx.x < 64 && at < (threadIdx.x < 32 ? s.head : bytes)) {
+    const uint8_t end = load<Streaming, uint8_t>(src + at);
+    if (!is_closed(closed))
+      store<Streaming>(dst + at, end);
+  }
 }
 
 } // namespace rs_box

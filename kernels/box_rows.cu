@@ -30,10 +30,12 @@ template <bool Nested> struct tile_loops {
   uint32_t inside;
   rs_box_axis inner;
   const rs_box_axis *more;
+  const uint32_t *closed; /* rs_box_batch.closed_late */
 
-  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *between)
+  __device__ __forceinline__ tile_loops(const rs_box_tile &tile, const rs_box_shape &shape, const rs_box_axis *between,
+                                        const uint32_t *closed)
       : base{tile.src, tile.dst}, outer_src(shape.outer_src), outer_dst(shape.outer_dst), inside(shape.inside),
-        inner(shape.inner), more(between) {}
+        inner(shape.inner), more(between), closed(closed) {}
 
   /* Rows of the tile, when the outermost loop goes round count times. */
   __device__ __forceinline__ uint32_t rows(uint32_t count) const {
@@ -83,6 +85,8 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
         to[u] = p.dst + column * Width;
       }
     }
+    if (is_closed_late(l.closed, base))
+      return;
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (base + u * RS_BOX_THREADS < n)
@@ -120,6 +124,8 @@ __device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shap
         }
       }
     }
+    if (is_closed_late(l.closed, base))
+      return;
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (to[u] != nullptr)
@@ -154,6 +160,8 @@ __device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &sh
         }
       }
     }
+    if (is_closed_late(l.closed, base))
+      return;
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (to[u] != nullptr)
@@ -178,8 +186,8 @@ __device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shap
 
 template <uint32_t RowLoads, bool Nested>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
-                                           const rs_box_axis *between) {
-  const tile_loops<Nested> l(tile, shape, between);
+                                           const rs_box_axis *between, const uint32_t *closed) {
+  const tile_loops<Nested> l(tile, shape, between, closed);
   switch (shape.kind) {
   case RS_BOX_UNITS_1: copy_units<RowLoads, 1>(l, shape, tile.count); break;
   case RS_BOX_UNITS_2: copy_units<RowLoads, 2>(l, shape, tile.count); break;
@@ -206,18 +214,18 @@ template <uint32_t RowLoads> __device__ __forceinline__ void copy_tile(const rs_
   const rs_box_tile tile = find_tile(batch, t, &k);
   if (tile.shape == RS_BOX_CONTIGUOUS) {
     if (batch.part[k].streaming)
-      copy_contiguous<true>(tile.src, tile.dst, tile.count);
+      copy_contiguous<true>(tile.src, tile.dst, tile.count, batch.closed_late);
     else
-      copy_contiguous<false>(tile.src, tile.dst, tile.count);
+      copy_contiguous<false>(tile.src, tile.dst, tile.count, batch.closed_late);
     return;
   }
   const rs_box_shape shape = load_shape(batch.part[k].shapes + tile.shape);
   if (shape.inside > 1)
     keep_loops(between, shape, batch.part[k].axes);
   if (shape.inside == 0)
-    copy_shape<RowLoads, false>(tile, shape, nullptr);
+    copy_shape<RowLoads, false>(tile, shape, nullptr, batch.closed_late);
   else
-    copy_shape<RowLoads, true>(tile, shape, between);
+    copy_shape<RowLoads, true>(tile, shape, between, batch.closed_late);
 }
 
 /* Blocks of an SM: more loads take more registers. */
@@ -226,7 +234,7 @@ template <uint32_t RowLoads> constexpr int row_blocks = RowLoads > RS_BOX_ROW_LO
 template <uint32_t RowLoads>
 __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  if (!is_closed(batch))
+  if (!is_closed(batch.closed))
     copy_tile<RowLoads>(batch, blockIdx.x);
 }
 
@@ -234,7 +242,7 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
 template <uint32_t RowLoads>
 __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
-  if (is_closed(batch))
+  if (is_closed(batch.closed))
     return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
     copy_tile<RowLoads>(batch, t);
@@ -267,20 +275,20 @@ __device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32
   const int64_t begin = rs_box_piece_begin(span.dst, spans.tile, piece);
   const int64_t end = min(rs_box_piece_begin(span.dst, spans.tile, piece + 1), span.bytes);
   if (spans.streaming)
-    copy_contiguous<true>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
+    copy_contiguous<true>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), nullptr);
   else
-    copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin));
+    copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), nullptr);
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_spans(RS_GRID_CONSTANT(rs_box_spans) spans) {
-  if (!is_closed(spans))
+  if (!is_closed(spans.closed))
     copy_span_tile(spans, blockIdx.x);
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)
     copy_spans_limited(RS_GRID_CONSTANT(rs_box_spans) spans) {
-  if (is_closed(spans))
+  if (is_closed(spans.closed))
     return;
   for (uint32_t t = blockIdx.x; t < spans.span[spans.n - 1].end; t += gridDim.x)
     copy_span_tile(spans, t);

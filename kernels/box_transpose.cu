@@ -72,7 +72,8 @@ template <int Element> struct loaded_end {
 
 template <int Element>
 __device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tiling<Element>::loads][4 / Element],
-                                                              const rs_box_tile &tile, int64_t src_j) {
+                                                              const rs_box_tile &tile, int64_t src_j,
+                                                              const uint32_t *closed, uint32_t *unstored) {
   using S = tiling<Element>;
   constexpr int Q = S::in_word;
   static_assert(S::loads * Q == 16, "a lane has one of two ends");
@@ -100,6 +101,7 @@ __device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tili
       if (first + j < nj && at >= shift && left + shift >= 0)
         w[k][q] = load<false, uint32_t>(from + j * src_j - shift);
     }
+  *unstored = load_closed(closed);
 #pragma unroll
   for (int k = 0; k < S::loads; k++)
 #pragma unroll
@@ -110,11 +112,10 @@ __device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tili
 }
 
 template <int Element>
-__device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_box_tile &tile, int64_t dst_i) {
+__device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_box_tile &tile, int64_t dst_i, int ni) {
   using S = tiling<Element>;
   static_assert(S::columns == 32 && S::stores == 16, "a warp stores a row, and a lane has one of two ends");
-  const int ni = tile.count & 0xffff, n = (tile.count >> 16) * Element, warp = threadIdx.x / 32,
-            lane = threadIdx.x % 32;
+  const int n = (tile.count >> 16) * Element, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 4
   for (int k = 0; k < S::stores; k++) {
     const int i = warp + k * S::warps;
@@ -134,7 +135,8 @@ __device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_b
 /* --- A tile --- */
 
 template <int Element>
-__device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i) {
+__device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &tile, int64_t src_j, int64_t dst_i,
+                                               const uint32_t *closed) {
   using S = tiling<Element>;
   using word = typename S::word;
   constexpr int Q = S::in_word;
@@ -145,6 +147,7 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
 
   word w[S::loads][Q] = {};
   [[maybe_unused]] loaded_end<(Element < 4 ? Element : 2)> end = {};
+  uint32_t unstored = 0; /* of `closed`, which comes beside the tile */
   if (((reinterpret_cast<uintptr_t>(tile.src) | static_cast<uintptr_t>(src_j)) & low) == 0 && ni % Q == 0) {
 #pragma unroll
     for (int k = 0; k < S::loads; k++) { /* a warp goes down the columns, so that loads of the block are neighbours */
@@ -154,8 +157,9 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
         if (i < ni && j + q < nj)
           w[k][q] = load<false, word>(tile.src + (j + q) * src_j + i * Element);
     }
+    unstored = load_closed(closed);
   } else if constexpr (Q > 1) {
-    end = load_unaligned<Element>(w, tile, src_j);
+    end = load_unaligned<Element>(w, tile, src_j, closed, &unstored);
   }
 #pragma unroll
   for (int k = 0; k < S::loads; k++) {
@@ -174,6 +178,7 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
 
   __syncthreads();
 
+  const int stored = unstored != 0 ? 0 : ni; /* rows */
   if (((reinterpret_cast<uintptr_t>(tile.dst) | static_cast<uintptr_t>(dst_i)) & low) == 0 && nj % Q == 0) {
     word w[S::stores];
 #pragma unroll
@@ -184,11 +189,11 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
 #pragma unroll
     for (int k = 0; k < S::stores; k++) {
       int item = warp + k * S::warps, i = item / (S::columns / 32), column = item % (S::columns / 32) * 32 + lane;
-      if (i < ni && column * Q < nj)
+      if (i < stored && column * Q < nj)
         store<false>(tile.dst + i * dst_i + column * static_cast<int>(sizeof(word)), w[k]);
     }
   } else if constexpr (Q > 1) {
-    store_unaligned<Element>(kept, tile, dst_i);
+    store_unaligned<Element>(kept, tile, dst_i, stored);
   }
 }
 
@@ -198,18 +203,18 @@ __device__ __forceinline__ void copy_tile(char *at, const rs_box_batch &batch, u
   const rs_box_shape &shape = batch.part[k].shapes[tile.shape];
   const int64_t src_j = shape.inner.src, dst_i = shape.outer_dst;
   switch (shape.run) {
-  case 1: transpose_tile<1>(at, tile, src_j, dst_i); break;
-  case 2: transpose_tile<2>(at, tile, src_j, dst_i); break;
-  case 4: transpose_tile<4>(at, tile, src_j, dst_i); break;
-  case 8: transpose_tile<8>(at, tile, src_j, dst_i); break;
-  default: transpose_tile<16>(at, tile, src_j, dst_i); break;
+  case 1: transpose_tile<1>(at, tile, src_j, dst_i, batch.closed_late); break;
+  case 2: transpose_tile<2>(at, tile, src_j, dst_i, batch.closed_late); break;
+  case 4: transpose_tile<4>(at, tile, src_j, dst_i, batch.closed_late); break;
+  case 8: transpose_tile<8>(at, tile, src_j, dst_i, batch.closed_late); break;
+  default: transpose_tile<16>(at, tile, src_j, dst_i, batch.closed_late); break;
   }
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS)
     copy_transposes(RS_GRID_CONSTANT(rs_box_batch) batch) {
   RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
-  if (!is_closed(batch))
+  if (!is_closed(batch.closed))
     copy_tile(reinterpret_cast<char *>(room), batch, blockIdx.x);
 }
 
@@ -217,7 +222,7 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_TRANSPOSE_BLOCKS - 1)
     copy_transposes_limited(RS_GRID_CONSTANT(rs_box_batch) batch) {
   RS_SHARED(uint4, room, [RS_BOX_TRANSPOSE_TILE / 16]);
-  if (is_closed(batch))
+  if (is_closed(batch.closed))
     return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
     copy_tile(reinterpret_cast<char *>(room), batch, t);

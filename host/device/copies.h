@@ -59,7 +59,7 @@ typedef struct rs_copies {
   RS_VEC(rs_scaled) scaled;
   int64_t bytes; /* sum over the copies, as they are read */
   bool staging;  /* the destination is staging that is read again at once: worth keeping in the cache */
-  bool deal;     /* sources of different ranks are on different GPUs: worth reading in turn */
+  bool deal;     /* sources are other ranks', on other GPUs: worth reading in turn, and never after a failed barrier */
   int32_t peer;  /* of the copies that are appended from now on */
 } rs_copies;
 

@@ -22,7 +22,8 @@ enum {
 typedef struct cuda_program {
   rs_box_part part[RS_BOX_CLASSES];
   int64_t count;
-  const uint32_t *closed; /* rs_box_batch.closed */
+  const uint32_t *closed; /* rs_box_batch.closed, or closed_late */
+  bool own;               /* nothing but this rank's memory is read */
   char *memory;           /* of the device: of a program that was compiled for good */
   /* Copies that run once. */
   bool once;
@@ -72,6 +73,7 @@ static void write_tables(rs_device *device, cuda_program *p, const rs_box_tables
                          int64_t total_bytes, char *host, char *memory) {
   rs_box_tables_write(tables, host, memory, p->part);
   bool streaming = !copies->staging && total_bytes >= rs_cuda_of(device)->l2_bytes / 2;
+  p->own = !copies->deal;
   p->count = 0;
   for (int c = 0; c < RS_BOX_CLASSES; c++) {
     p->part[c].streaming = streaming;
@@ -220,7 +222,9 @@ static reshard_status launch_class(const rs_cuda *cuda, int class, int64_t n, rs
   rs_box_batch batch;
   batch.nparts = batch.tiles = 0;
   batch.loads = (uint32_t)cuda->loads;
-  batch.closed = n == 1 && programs[0] != NULL ? program_of(programs[0])->closed : NULL;
+  const cuda_program *only = n == 1 ? program_of(programs[0]) : NULL;
+  batch.closed = only != NULL && !only->own ? only->closed : NULL;
+  batch.closed_late = only != NULL && only->own ? only->closed : NULL;
   for (int64_t i = 0; i < n; i++) {
     const cuda_program *p = program_of(programs[i]);
     if (p == NULL || p->part[class].count == 0)

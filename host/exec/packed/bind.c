@@ -367,7 +367,7 @@ static bool reaches_peer(void *user, int64_t rank) {
 
 /* Compiles the copies that stay on the rank, with those from ranks whose sources are read. */
 static reshard_status make_keep(packer *p) {
-  rs_copies kept = {.deal = true};
+  rs_copies kept = {.deal = p->offers != NULL};
   reshard_status status = p->offers == NULL
                               ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
                               : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);

@@ -338,6 +338,66 @@ CASE(once_again) {
   OK(end_machine(&b));
 }
 
+/* A box of each class and kind of tile, which a block loads whole before its first store. */
+static const struct guarded_box {
+  int64_t src, dst;
+  int32_t element;
+  rs_axis axes[2];
+} guarded_boxes[] = {
+    {0, 0, 1, {{1, 0, 0}, {4096, 1, 1}}},         {3, 0, 1, {{1, 0, 0}, {3000, 1, 1}}},
+    {0, 0, 1, {{60, 40, 31}, {31, 1, 1}}},        {0, 0, 2, {{60, 40, 30}, {15, 2, 2}}},
+    {0, 0, 4, {{60, 40, 28}, {7, 4, 4}}},         {0, 0, 8, {{60, 40, 24}, {3, 8, 8}}},
+    {0, 0, 16, {{60, 64, 48}, {3, 16, 16}}},      {0, 0, 1, {{9, 320, 304}, {300, 1, 1}}},
+    {5, 2, 1, {{9, 300, 207}, {200, 1, 1}}},      {0, 0, 1, {{64, 1, 64}, {64, 128, 1}}},
+    {1, 3, 1, {{61, 1, 70}, {67, 131, 1}}},       {0, 0, 2, {{64, 2, 128}, {64, 128, 2}}},
+    {2, 2, 2, {{61, 2, 132}, {65, 134, 2}}},      {0, 0, 4, {{32, 4, 128}, {32, 128, 4}}},
+    {0, 0, 8, {{16, 8, 256}, {32, 128, 8}}},      {0, 0, 16, {{16, 16, 256}, {16, 256, 16}}},
+    {0, 0, 16, {{5, 4096, 3072}, {192, 16, 16}}},
+};
+
+static void run_guarded(fixture *b, const struct guarded_box *box, bool others, uint32_t *word) {
+  const int64_t bytes = box->axes[0].n * box->axes[1].n * box->element;
+  rs_copies copies = {.deal = others};
+  rs_program *program;
+  memset(b->wanted, 0x5a, ROOM);
+  vg_poke(b->to, b->wanted, ROOM);
+  OK(rs_copies_add(&copies, b->from + box->src, b->to + box->dst, box->element, 2, box->axes));
+  OK(b->device->work->compile(b->device, &copies, 0, &program));
+  rs_copies_free(&copies);
+  rs_cuda_program_close(program, word);
+  for (uint32_t closed = 2; closed-- > 0;) {
+    vg_poke(word, &closed, sizeof closed);
+    int64_t before = vg_count().closed_bytes;
+    OK(b->device->work->run(b->device, 1, &program, b->stream[0]));
+    OK(b->device->streams->synchronize(b->device, b->stream[0]));
+    int64_t read = vg_count().closed_bytes - before;
+    if (vg_sees_kernels() && (closed && !others ? read < bytes || read > bytes + 2000 : read != 0))
+      fail_msg("element %d, %lld bytes, word %u, others' %d: %lld bytes are read for nothing", box->element,
+               (long long)bytes, closed, others, (long long)read);
+    if (!closed)
+      oracle_box_copy(b->source + box->src, b->wanted + box->dst, box->element, 2, box->axes);
+    fixture_check(b, closed ? "closed" : "open");
+  }
+  b->device->work->release(b->device, program);
+}
+
+/* Those that read this rank's memory alone: what they read is under way before they know. Others know first. */
+CASE(guarded_programs_load_before_they_know) {
+  draw_state = 19;
+  fixture b = fixture_begin(NULL);
+  uint32_t *word;
+  OK(b.device->memory->alloc(b.device, sizeof *word, (void **)&word));
+  rs_cuda_of(b.device)->bulk_from = 1;
+  for (int limited = 0; limited < 2; limited++)
+    for (size_t i = 0; i < sizeof guarded_boxes / sizeof *guarded_boxes; i++)
+      for (int others = 0; others < 2; others++) {
+        b.device->max_blocks = limited ? 1 : 0;
+        run_guarded(&b, &guarded_boxes[i], others, word);
+      }
+  b.device->memory->free(b.device, word);
+  OK(end_machine(&b));
+}
+
 /* --- Spans --- */
 
 CASE(lists_of_spans_are_copied) {

@@ -135,7 +135,7 @@ static void *read_import_late(void *argument) {
 
 CASE(memory_of_another_is_not_read_for_nothing) {
   misuse_exported(read_import_late);
-  expect_reports(1, "read after a failed meeting: [0,5000) memory of another process kernel late");
+  expect_reports(1, "read after a failed barrier: [0,5000) memory of another process kernel late");
 }
 
 CASE(address_of_another) {

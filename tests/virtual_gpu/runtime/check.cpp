@@ -170,7 +170,7 @@ static bool settle(Alloc *&alloc, Id id, const Clock &clock, int device, uintptr
     return false;
   if (M.notes[id].closed && (alloc->of || alloc->foreign)) /* which is gone, where a fault has ended its owner */
     report("closed read " + std::to_string(alloc->number) + M.notes[id].what,
-           "read after a failed meeting: %s, memory of another process, by %s",
+           "read after a failed barrier: %s, memory of another process, by %s",
            range_text(*alloc, at - alloc->base, at - alloc->base + n).c_str(), describe(id).c_str());
   if (alloc->foreign)
     return false;
