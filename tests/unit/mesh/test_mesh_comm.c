@@ -16,8 +16,29 @@ enum { MOST = 8, PATIENCE = 60000 };
 static reshard_comm comms[MOST];
 static rank_result results[MOST];
 
-static void assert_all(int64_t n, reshard_status status, const char *part) {
+static void check_ranks(int64_t n, int64_t patience, void (*body)(void *user, int64_t rank), void *user,
+                        reshard_status status, const char *part) {
+  rank_comms_open(n, 2, patience, comms);
+  rank_threads_run(n, body, user);
   rank_results_assert(n, results, status, part, NULL);
+  rank_comms_close(n, comms);
+}
+
+/* What each rank does with a mesh. */
+typedef struct mesh_use {
+  int64_t world; /* 0: the communicator's */
+  const char *text;
+  reshard_status (*use)(int64_t rank, reshard_mesh mesh);
+} mesh_use;
+
+static void use_body(void *user, int64_t rank) {
+  const mesh_use *u = user;
+  reshard_mesh mesh = NULL;
+  reshard_status status = reshard_mesh_parse(comms[rank], u->world, u->text, &mesh);
+  if (status == RESHARD_SUCCESS)
+    status = u->use(rank, mesh);
+  reshard_mesh_release(mesh);
+  rank_result_set(&results[rank], status);
 }
 
 /* --- Communicators of meshes ------------------------------------------------------------------------------------- */
@@ -71,20 +92,8 @@ static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
   return reshard_comm_barrier(tp);
 }
 
-static void mesh_body(void *user, int64_t rank) {
-  reshard_mesh mesh = NULL;
-  reshard_status status = reshard_mesh_parse(comms[rank], 0, "dp=2,tp=3@1-6", &mesh);
-  if (status == RESHARD_SUCCESS)
-    status = use_mesh(rank, mesh);
-  reshard_mesh_release(mesh);
-  rank_result_set(&results[rank], status);
-}
-
 CASE(test_mesh_comm) {
-  rank_comms_open(8, 2, PATIENCE, comms);
-  rank_threads_run(8, mesh_body, NULL);
-  assert_all(8, RESHARD_SUCCESS, "");
-  rank_comms_close(8, comms);
+  check_ranks(8, PATIENCE, use_body, &(mesh_use){0, "dp=2,tp=3@1-6", use_mesh}, RESHARD_SUCCESS, "");
 }
 
 /* Sub-meshes, slices and meshes of their own: 2x2x2 on 8 ranks. */
@@ -146,20 +155,8 @@ static reshard_status use_parts(int64_t rank, reshard_mesh mesh) {
   return reshard_comm_barrier(comms[rank]);
 }
 
-static void parts_body(void *user, int64_t rank) {
-  reshard_mesh mesh = NULL;
-  reshard_status status = reshard_mesh_parse(comms[rank], 8, "pp=2,dp=2,tp=2", &mesh);
-  if (status == RESHARD_SUCCESS)
-    status = use_parts(rank, mesh);
-  reshard_mesh_release(mesh);
-  rank_result_set(&results[rank], status);
-}
-
 CASE(each_group_has_the_ranks_of_its_row) {
-  rank_comms_open(8, 2, PATIENCE, comms);
-  rank_threads_run(8, parts_body, NULL);
-  assert_all(8, RESHARD_SUCCESS, "");
-  rank_comms_close(8, comms);
+  check_ranks(8, PATIENCE, use_body, &(mesh_use){8, "pp=2,dp=2,tp=2", use_parts}, RESHARD_SUCCESS, "");
 }
 
 /* All ranks in another order than theirs, regular or not; and a mesh on its own communicator that outlives the first.
@@ -194,12 +191,7 @@ static void order_body(void *user, int64_t rank) {
   rank_result_set(&results[rank], status);
 }
 
-CASE(groups_are_ranked_in_the_order_of_the_dims) {
-  rank_comms_open(4, 2, PATIENCE, comms);
-  rank_threads_run(4, order_body, NULL);
-  assert_all(4, RESHARD_SUCCESS, "");
-  rank_comms_close(4, comms);
-}
+CASE(groups_are_ranked_in_the_order_of_the_dims) { check_ranks(4, PATIENCE, order_body, NULL, RESHARD_SUCCESS, ""); }
 
 /* One rank wants something else, or fails: all get the same error, and nothing is kept. */
 typedef struct mistake {
@@ -249,10 +241,7 @@ CASE(ranks_that_ask_for_different_groups_are_told) {
   };
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
     mistake m = mistakes[i];
-    rank_comms_open(7, 2, PATIENCE, comms);
-    rank_threads_run(7, mistake_body, &m);
-    assert_all(7, m.status, m.part);
-    rank_comms_close(7, comms);
+    check_ranks(7, PATIENCE, mistake_body, &m, m.status, m.part);
   }
 }
 
@@ -271,20 +260,10 @@ static reshard_status fail_alone(int64_t rank, reshard_mesh mesh) {
   return reshard_comm_barrier(comms[rank]);
 }
 
-static void alone_body(void *user, int64_t rank) {
-  reshard_mesh mesh = NULL;
-  reshard_status status = reshard_mesh_parse(comms[rank], 0, user, &mesh);
-  rank_result_set(&results[rank], status != RESHARD_SUCCESS ? status : fail_alone(rank, mesh));
-  reshard_mesh_release(mesh);
-}
-
 CASE(test_fails_alone) {
-  char *texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
+  static const char *const texts[] = {"dp=2,tp=2@0-3", "dp=1,tp=5@0-4"}; /* of a part; the whole communicator */
   for (int i = 0; i < 2; i++) {
-    rank_comms_open(5, 2, 2000, comms);
-    rank_threads_run(5, alone_body, texts[i]);
-    assert_all(5, RESHARD_SUCCESS, "");
-    rank_comms_close(5, comms);
+    check_ranks(5, 2000, use_body, &(mesh_use){0, texts[i], fail_alone}, RESHARD_SUCCESS, "");
   }
 }
 
@@ -299,20 +278,9 @@ static reshard_status use_unlike_parts(int64_t rank, reshard_mesh mesh) {
   return status;
 }
 
-static void unlike_parts_body(void *user, int64_t rank) {
-  reshard_mesh mesh = NULL;
-  reshard_status status = reshard_mesh_parse(comms[rank], 8, "pp=2,dp=2,tp=2", &mesh);
-  if (status == RESHARD_SUCCESS)
-    status = use_unlike_parts(rank, mesh);
-  rank_result_set(&results[rank], status);
-  reshard_mesh_release(mesh);
-}
-
 CASE(test_unlike_parts) {
-  rank_comms_open(8, 2, 2000, comms);
-  rank_threads_run(8, unlike_parts_body, NULL);
-  assert_all(8, RESHARD_ERROR_MISMATCH, "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
-  rank_comms_close(8, comms);
+  check_ranks(8, 2000, use_body, &(mesh_use){8, "pp=2,dp=2,tp=2", use_unlike_parts}, RESHARD_ERROR_MISMATCH,
+              "ranks 0 and 2 make different groups: groups of pp=2,dp=2,tp=2@0-7: 0 (");
 }
 
 /* Meshes that differ where a text that is cut off does not show it. */
@@ -331,10 +299,8 @@ static void long_body(void *user, int64_t rank) {
 }
 
 CASE(test_long_names) {
-  rank_comms_open(4, 2, PATIENCE, comms);
-  rank_threads_run(4, long_body, NULL);
-  assert_all(4, RESHARD_ERROR_MISMATCH, "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
-  rank_comms_close(4, comms);
+  check_ranks(4, PATIENCE, long_body, NULL, RESHARD_ERROR_MISMATCH,
+              "rank 0 splits by mesh dims aaaaaaaaaaaaaaaa of aaaaaaaa");
 }
 
 /* --- Transfers in rows and columns of a mesh at the same time ---------------------------------------------------- */
@@ -438,7 +404,7 @@ CASE(transfers_run_in_all_rows_at_once) {
       s.color[2][r] = 20;
     }
     rank_threads_run(6, make_body, &s);
-    assert_all(6, RESHARD_SUCCESS, "");
+    rank_results_assert(6, results, RESHARD_SUCCESS, "", NULL);
     rank_threads_run(18, stage_body, &s);
     for (int i = 0; i < 18; i++)
       if (s.results[i / 6][i % 6].status != RESHARD_SUCCESS)
