@@ -24,7 +24,7 @@ static void check_ranks(int64_t n, int64_t patience, void (*body)(void *user, in
   rank_comms_close(n, comms);
 }
 
-/* What each rank does with a mesh. */
+/* Work of each rank with a mesh. */
 typedef struct mesh_use {
   int64_t world; /* 0: the communicator's */
   const char *text;
