@@ -5,6 +5,7 @@
 #include "bench/cli/util.h"
 #include "layout/blocks.h"
 #include "support/fixtures/case.h"
+#include "support/processes/process_matrix.h"
 #include "support/reshards/local_world.h"
 
 #include <math.h>
@@ -172,24 +173,31 @@ static int64_t needed_limit(const reshard_entry *e, const reshard_plan_options *
   return most;
 }
 
+/* The entry of a scene, there or back; extents: of the other side's region, while the entry is used. */
+static reshard_entry make_entry(const scene *c, const sides *s, bool back, int64_t extents[DIMS]) {
+  static const int turned[DIMS] = {1, 0};
+  extents[0] = c->extent[c->transposed];
+  extents[1] = c->extent[!c->transposed];
+  bool part = c->extent[0] > 0;
+  return (reshard_entry){.size = RESHARD_ENTRY_INIT,
+                         .src = back ? s->scaled : s->wide,
+                         .dst = back ? s->wide : s->scaled,
+                         .dtype = back ? RESHARD_F8_E4M3 : c->dtype,
+                         .dst_dtype = back ? c->dtype : RESHARD_F8_E4M3,
+                         .src_offset = part ? (back ? c->scaled_offset : c->wide_offset) : NULL,
+                         .dst_offset = part ? (back ? c->wide_offset : c->scaled_offset) : NULL,
+                         .src_extent = part ? (back ? c->extent : extents) : NULL,
+                         .dst_extent = part ? (back ? extents : c->extent) : NULL,
+                         .permutation = c->transposed ? turned : NULL,
+                         .block = c->block,
+                         .scale_dtype = c->scales};
+}
+
 /* False where the limit is too small, which all ranks say then. */
 static bool move_tensor(local_world *world, const scene *c, const sides *s, bool back, reshard_path path,
                         int64_t limit) {
-  static const int turned[DIMS] = {1, 0};
-  int64_t wide_extent[DIMS] = {c->extent[c->transposed], c->extent[!c->transposed]};
-  bool part = c->extent[0] > 0;
-  reshard_entry e = {.size = RESHARD_ENTRY_INIT,
-                     .src = back ? s->scaled : s->wide,
-                     .dst = back ? s->wide : s->scaled,
-                     .dtype = back ? RESHARD_F8_E4M3 : c->dtype,
-                     .dst_dtype = back ? c->dtype : RESHARD_F8_E4M3,
-                     .src_offset = part ? (back ? c->scaled_offset : c->wide_offset) : NULL,
-                     .dst_offset = part ? (back ? c->wide_offset : c->scaled_offset) : NULL,
-                     .src_extent = part ? (back ? c->extent : wide_extent) : NULL,
-                     .dst_extent = part ? (back ? wide_extent : c->extent) : NULL,
-                     .permutation = c->transposed ? turned : NULL,
-                     .block = c->block,
-                     .scale_dtype = c->scales};
+  int64_t extents[DIMS];
+  const reshard_entry e = make_entry(c, s, back, extents);
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit, .on_cpu = 1};
   const rank_buffers *wide = &s->numbers, *scaled = &s->both;
   local_world_result result;
@@ -310,6 +318,107 @@ CASE(limits_keep_blocks_whole_or_are_refused_with_what_is_needed) {
     }
   assert_true(moved > 400 && refused > 50);
   local_world_destroy(world);
+}
+
+/* A rank's buffers of a source, in storage that other processes map. */
+static void **share_buffers(reshard_device device, const rank_buffers *b, const sides *s, bool scaled, int64_t rank,
+                            size_t width, reshard_tensor *storage) {
+  int64_t n = b->first[rank + 1] - b->first[rank];
+  void **list = cli_alloc(n, sizeof *list);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t values = scaled ? n / 2 : n, elements, width_of = scaled && i >= values ? s->scales.width : (int64_t)width;
+    CHILD_CHECK(reshard_layout_buffer_elements(scaled && i >= values ? s->of_scales
+                                               : scaled              ? s->scaled
+                                                                     : s->wide,
+                                               rank, i % values, &elements) == RESHARD_SUCCESS);
+    storage[i] = elements > 0 ? alloc_on(device, elements * width_of, &list[i]) : NULL;
+    if (elements > 0)
+      memcpy(list[i], b->buffer[b->first[rank] + i], (size_t)(elements * width_of));
+  }
+  return list;
+}
+
+/* One rank's part, to buffers of its own that are compared with those where the definition put them. */
+static void move_rank(reshard_comm comm, reshard_device device, const scene *c, const sides *from, const sides *to,
+                      bool back, reshard_path path) {
+  int64_t extents[DIMS], rank = reshard_comm_rank(comm);
+  const reshard_entry e = make_entry(c, from, back, extents);
+  const rank_buffers *src = back ? &from->both : &from->numbers, *dst = back ? &to->numbers : &to->both;
+  reshard_tensor storage[16];
+  void **shared = share_buffers(device, src, from, back, rank, reshard_dtype_size(e.dtype), storage);
+  const reshard_arrays arrays = {
+      .size = RESHARD_ARRAYS_INIT, .src = shared, .dst = (void **)dst->buffer + dst->first[rank]};
+  const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
+  reshard_plan plan;
+  reshard_transfer transfer;
+  CHILD_CHECK(reshard_plan_create(1, &e, rank, NULL, &plan) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_transfer_create(plan, comm, &arrays, &options, &transfer) == RESHARD_SUCCESS);
+  for (int turn = 0; turn < 3; turn++)
+    CHILD_CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  for (int64_t i = 0; i < src->first[rank + 1] - src->first[rank]; i++)
+    reshard_tensor_release(storage[i]);
+  free(shared);
+}
+
+static bool same_rank(const rank_buffers *found, const rank_buffers *wanted, int64_t rank) {
+  bool same = true;
+  for (int64_t b = found->first[rank]; b < found->first[rank + 1]; b++) {
+    int64_t elements;
+    CHILD_CHECK(reshard_layout_buffer_elements(found->layout, rank, b - found->first[rank], &elements) ==
+                RESHARD_SUCCESS);
+    same =
+        same && (elements == 0 || memcmp(found->buffer[b], wanted->buffer[b], (size_t)(elements * found->width)) == 0);
+  }
+  return same;
+}
+
+static void move_between_processes(processes *all, int64_t rank, void *user) {
+  const scene *c = user;
+  reshard_device device;
+  reshard_comm comm;
+  open_device(1, &device);
+  CHILD_CHECK(processes_comm(all, rank, device, TIMEOUT_MS, &comm) == RESHARD_SUCCESS);
+  tensors want = alloc_tensors(c);
+  sides given = make_sides(c);
+  memset(want.values, 0xee, (size_t)want.n[1]);
+  memset(want.scales, 0xee, (size_t)want.blocks * reshard_dtype_size(c->scales));
+  draw_numbers(c, &want);
+  rank_buffers_scatter(&given.numbers, want.numbers);
+  scale_by_definition(c, &want);
+  rank_buffers_scatter(&given.values, want.values);
+  rank_buffers_scatter(&given.scales, want.scales);
+  for (int direct = 0; direct < 2; direct++) {
+    sides found = make_sides(c);
+    reshard_path path = direct ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED;
+    if (!c->cut) {
+      move_rank(comm, device, c, &given, &found, false, path);
+      CHILD_CHECK(same_rank(&found.values, &given.values, rank) && same_rank(&found.scales, &given.scales, rank));
+    }
+    move_rank(comm, device, c, &given, &found, true, path);
+    memset(want.numbers, 0xee, (size_t)want.n[0] * reshard_dtype_size(c->dtype));
+    unscale_by_definition(c, &want);
+    sides numbers = make_sides(c);
+    rank_buffers_scatter(&numbers.numbers, want.numbers);
+    CHILD_CHECK(same_rank(&found.numbers, &numbers.numbers, rank));
+    free_sides(&numbers);
+    free_sides(&found);
+  }
+  free_sides(&given);
+  free_tensors(&want);
+  reshard_comm_destroy(comm);
+  reshard_device_release(device);
+}
+
+/* Blocks of 16 KiB are longer than slots of mailboxes let pieces be: they are staged beside them. */
+CASE(processes_of_a_node_move_blocks_through_mailboxes_and_beside_them) {
+  static const scene large = {"chunk(0)", "chunk(1)", SAME(600, 1024), BLOCK(50, 128), BF16_F32};
+  static const scene huge = {"chunk(0)", "chunk(1)", SAME(1024, 1000), BLOCK(128, 125), F32_F32};
+  for (int i = 0; i < SCENES; i += 2)
+    assert_int_equal(processes_run(RANKS, 0, move_between_processes, (void *)&scenes[i]), 0);
+  assert_int_equal(processes_run(RANKS, 0, move_between_processes, (void *)&large), 0);
+  assert_int_equal(processes_run(RANKS, 0, move_between_processes, (void *)&huge), 0);
 }
 
 /* The explanation of a plan of the scene, there or back. */
