@@ -76,26 +76,47 @@ static const struct {
 
 const char *workload_nccl_dtype(int64_t i) { return i < 12 ? nccl_dtypes[i].name : NULL; }
 
-reshard_dtype workload_dtype(const char *option, const char *text) {
+reshard_dtype workload_dtype(const char *option, const char *text, reshard_blocks *blocks) {
   reshard_dtype dtype = RESHARD_DTYPE_NONE;
+  reshard_blocks read = {0};
   for (size_t i = 0; i < sizeof nccl_dtypes / sizeof *nccl_dtypes; i++)
     if (strcmp(text, nccl_dtypes[i].name) == 0)
       return nccl_dtypes[i].dtype;
-  reshard_blocks blocks;
-  check_input(option, reshard_dtype_parse_blocks(text, &dtype, &blocks));
-  if (blocks.rows > 0)
-    cli_exit(EXIT_LACKING, "%s %s: convert alone makes scales", option, text);
+  check_input(option, reshard_dtype_parse_blocks(text, &dtype, &read));
+  if (blocks == NULL && read.rows > 0)
+    cli_exit(EXIT_LACKING, "%s %s: plan and convert alone make scales", option, text);
+  if (blocks != NULL)
+    *blocks = read;
   return dtype;
+}
+
+/* Makes a tensor f8_e4m3 with scales, as convert does: f32, f16 or bf16 of 2 dims, or 3. */
+static bool set_blocks(workload_tensor *t, const reshard_blocks *blocks) {
+  if (!rs_blocks_know(t->dtype) || t->ndim < 2 || t->ndim > 3)
+    return false;
+  t->dst_dtype = RESHARD_F8_E4M3;
+  t->blocks = *blocks;
+  t->block[0] = 1;
+  t->block[t->ndim - 2] = blocks->rows;
+  t->block[t->ndim - 1] = blocks->columns;
+  return true;
 }
 
 /* Converts the tensors to --dst-dtype: of a model those that hold numbers of a dtype with casts. */
 static void read_dst_dtype(const cli_options *o, workload *w) {
-  reshard_dtype to = o->dst_dtype != NULL ? workload_dtype("--dst-dtype", o->dst_dtype) : RESHARD_DTYPE_NONE;
+  reshard_blocks blocks = {0};
+  reshard_dtype to = o->dst_dtype != NULL ? workload_dtype("--dst-dtype", o->dst_dtype, &blocks) : RESHARD_DTYPE_NONE;
   if (to != RESHARD_DTYPE_NONE && !rs_cast_knows(to))
     cli_exit(EXIT_LACKING, "--dst-dtype %s: there are no casts to it", o->dst_dtype);
   for (int64_t i = 0; i < w->n; i++) {
     workload_tensor *t = &w->tensor[i];
     bool known = rs_cast_knows(t->dtype);
+    t->dst_dtype = t->dtype;
+    if (blocks.rows > 0) {
+      if (!set_blocks(t, &blocks) && w->model == NULL)
+        cli_exit(EXIT_LACKING, "--dst-dtype %s: of f32, f16 and bf16 with 2 dims, or 3", o->dst_dtype);
+      continue;
+    }
     if (to != RESHARD_DTYPE_NONE && !known && w->model == NULL)
       cli_exit(EXIT_LACKING, "--dst-dtype %s: no cast from %s", o->dst_dtype, reshard_dtype_string(t->dtype));
     t->dst_dtype = to != RESHARD_DTYPE_NONE && known ? to : t->dtype;
@@ -110,10 +131,13 @@ static void read_rule_dtypes(workload *w) {
     reshard_blocks blocks;
     CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said, NULL));
     CLI_TRY("", rs_layouts_dtype(&w->side[1]->layouts, t->name, t->dtype, 0, true, &said, &blocks));
-    if (blocks.rows > 0)
-      cli_exit(EXIT_LACKING, "tensor '%s' is to be f8_e4m3 with scales by its rule: convert alone makes scales",
-               t->name);
-    t->dst_dtype = said != RESHARD_DTYPE_NONE ? said : t->dst_dtype;
+    if (said == RESHARD_DTYPE_NONE)
+      continue;
+    t->blocks = (reshard_blocks){0};
+    t->dst_dtype = said;
+    if (blocks.rows > 0 && !set_blocks(t, &blocks))
+      cli_exit(EXIT_LACKING,
+               "tensor '%s' is to be f8_e4m3 with scales by its rule: of f32, f16 and bf16 with 2 dims, or 3", t->name);
   }
 }
 
@@ -156,7 +180,7 @@ static void read_tensor(const cli_options *o, workload *w) {
   w->tensor->name = "tensor";
   w->tensor->dtype = RESHARD_F32;
   if (o->dtype != NULL)
-    w->tensor->dtype = workload_dtype("--dtype", o->dtype);
+    w->tensor->dtype = workload_dtype("--dtype", o->dtype, NULL);
   read_shape(o->shape, &w->tensor->ndim, w->tensor->shape);
 }
 
@@ -273,6 +297,8 @@ reshard_entry *workload_entries(const workload *w) {
                                  .dtype = w->tensor[i].dtype,
                                  .dst_dtype = w->tensor[i].dst_dtype,
                                  .permutation = w->permuted ? w->permutation : NULL,
-                                 .name = w->tensor[i].name};
+                                 .name = w->tensor[i].name,
+                                 .block = w->tensor[i].blocks.rows > 0 ? w->tensor[i].block : NULL,
+                                 .scale_dtype = w->tensor[i].blocks.scales};
   return entries;
 }

@@ -36,6 +36,8 @@ typedef struct workload_tensor {
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS]; /* of the source */
   reshard_dtype dtype, dst_dtype;  /* dst_dtype is never NONE */
+  reshard_blocks blocks;           /* of f8_e4m3 with scales as the destination; rows 0: there are none */
+  int64_t block[RESHARD_MAX_DIMS]; /* the same per dim of the destination */
   reshard_layout src, dst;         /* equal (shape, layout string) share one object */
 } workload_tensor;
 
@@ -59,8 +61,8 @@ const workload_layouts *workload_side_layouts(const workload *w, int side);
 reshard_model workload_model(const workload *w);
 /* The i-th name that nccl-tests has for elements; NULL behind the last. */
 const char *workload_nccl_dtype(int64_t i);
-/* Reads the dtype of an option, by our names or NCCL's. */
-reshard_dtype workload_dtype(const char *option, const char *text);
+/* Reads the dtype of an option, by our names or NCCL's. blocks: of f8_e4m3 with scales; NULL: that is refused. */
+reshard_dtype workload_dtype(const char *option, const char *text, reshard_blocks *blocks);
 /* Changes the shape of the one tensor. */
 void workload_set_shape(workload *w, int ndim, const int64_t *shape);
 void workload_free(workload *w);

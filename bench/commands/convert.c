@@ -239,7 +239,7 @@ static reshard_convert_options make_options(const cli_options *o, convert_run *r
   if (o->dtype != NULL && strchr(o->dtype, '/') != NULL)
     CLI_TRY("--dtype: ", reshard_dtype_parse_blocks(o->dtype, &options.dtype, &options.blocks));
   else if (o->dtype != NULL)
-    options.dtype = workload_dtype("--dtype", o->dtype);
+    options.dtype = workload_dtype("--dtype", o->dtype, NULL);
   if (o->map != NULL) {
     char *path = shipped_find(&shipped_maps, "--map", o->map);
     CLI_TRY("--map: ", reshard_map_load(path, &options.map));

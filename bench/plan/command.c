@@ -1,4 +1,5 @@
 /* reshard plan: the command, and what it tells of the plans. */
+#include "base/dtype.h"
 #include "bench/cli/rule_uses.h"
 #include "bench/plan/links.h"
 #include "bench/plan/plan.h"
@@ -51,40 +52,62 @@ static void print_collective(const world_plan *p) {
 
 /* Tensors of one dtype that are converted, all to one. */
 typedef struct dtype_conversion {
-  reshard_dtype from, to, wire;
-  int64_t tensors, elements;
+  reshard_dtype from, to;
+  reshard_blocks blocks;
+  int64_t tensors;
+  double bytes; /* that travel */
 } dtype_conversion;
 
-/* The conversion of the next dtype from *at on that has one. */
-static bool next_dtype(const workload *w, int *at, dtype_conversion *out) {
-  for (out->tensors = 0; out->tensors == 0 && *at < RESHARD_DTYPE_COUNT; ++*at) {
-    *out = (dtype_conversion){.from = (reshard_dtype)*at};
-    for (int64_t i = 0; i < w->n; i++) {
-      const workload_tensor *t = &w->tensor[i];
-      if (t->dtype != out->from || t->dst_dtype == t->dtype)
-        continue;
-      out->to = t->dst_dtype;
-      out->tensors++;
-      out->elements += reshard_layout_elements(t->src);
-    }
-    out->wire = reshard_dtype_size(out->to) < reshard_dtype_size(out->from) ? out->to : out->from;
+static bool same_conversion(const workload_tensor *a, const workload_tensor *b) {
+  return a->dtype == b->dtype && a->dst_dtype == b->dst_dtype && a->blocks.rows == b->blocks.rows &&
+         a->blocks.columns == b->blocks.columns && a->blocks.scales == b->blocks.scales;
+}
+
+/* Bytes of a tensor in messages: of the narrower dtype, or values and scales. */
+static double travelling_bytes(const workload_tensor *t) {
+  double elements = (double)reshard_layout_elements(t->src), scales = 1;
+  if (t->blocks.rows == 0)
+    return elements * (double)rs_min((int64_t)reshard_dtype_size(t->dtype), (int64_t)reshard_dtype_size(t->dst_dtype));
+  for (int d = 0; d < t->ndim; d++)
+    scales *= (double)rs_ceil_div(reshard_layout_shape(t->dst)[d], t->block[d]);
+  return elements + scales * (double)reshard_dtype_size(t->blocks.scales);
+}
+
+/* The conversion of the next tensor from *at on that is the first of its kind. */
+static bool next_dtype(const workload *w, int64_t *at, dtype_conversion *out) {
+  for (*out = (dtype_conversion){0}; out->tensors == 0 && *at < w->n; ++*at) {
+    const workload_tensor *t = &w->tensor[*at];
+    bool told = t->dtype == t->dst_dtype;
+    for (int64_t i = 0; i < *at && !told; i++)
+      told = same_conversion(&w->tensor[i], t);
+    *out = (dtype_conversion){.from = t->dtype, .to = t->dst_dtype, .blocks = t->blocks};
+    for (int64_t i = *at; i < w->n && !told; i++)
+      if (same_conversion(&w->tensor[i], t)) {
+        out->tensors++;
+        out->bytes += travelling_bytes(&w->tensor[i]);
+      }
   }
   return out->tensors > 0;
 }
 
-static const char *place_of(const dtype_conversion *c) { return c->wire == c->to ? "pack" : "unpack"; }
+static bool narrows(const dtype_conversion *c) { return reshard_dtype_size(c->to) < reshard_dtype_size(c->from); }
+static const char *place_of(const dtype_conversion *c) { return narrows(c) ? "pack" : "unpack"; }
+static const char *text_of(const dtype_conversion *c, bool to, char text[RS_BLOCKS_TEXT]) {
+  return to && c->blocks.rows > 0 ? rs_blocks_text(text, &c->blocks) : reshard_dtype_string(to ? c->to : c->from);
+}
 
 static void add_conversions(const workload *w, rs_json *j) {
+  char text[RS_BLOCKS_TEXT];
   dtype_conversion c;
-  int at = 0;
+  int64_t at = 0;
   if (!next_dtype(w, &at, &c))
     return;
   rs_json_open(j, "conversions", '[');
   do {
     rs_json_open(j, NULL, '{');
-    rs_json_string(j, "from", reshard_dtype_string(c.from));
-    rs_json_string(j, "to", reshard_dtype_string(c.to));
-    rs_json_string(j, "wire", reshard_dtype_string(c.wire));
+    rs_json_string(j, "from", text_of(&c, false, text));
+    rs_json_string(j, "to", text_of(&c, true, text));
+    rs_json_string(j, "wire", text_of(&c, narrows(&c), text));
     rs_json_string(j, "converted", place_of(&c));
     rs_json_int(j, "tensors", c.tensors);
     rs_json_close(j, '}');
@@ -93,13 +116,13 @@ static void add_conversions(const workload *w, rs_json *j) {
 }
 
 static void print_conversions(const workload *w) {
-  char bytes[CLI_BYTES_TEXT];
+  char bytes[CLI_BYTES_TEXT], text[RS_BLOCKS_TEXT];
   dtype_conversion c;
-  for (int at = 0; next_dtype(w, &at, &c);)
-    printf("converts      %lld tensor%s from %s to %s: %s travels, %s; converted in the %s, on CPUs alone\n",
-           (long long)c.tensors, cli_plural(c.tensors), reshard_dtype_string(c.from), reshard_dtype_string(c.to),
-           reshard_dtype_string(c.wire), cli_bytes_text(bytes, (double)reshard_dtype_size(c.wire) * (double)c.elements),
-           place_of(&c));
+  for (int64_t at = 0; next_dtype(w, &at, &c);)
+    printf("converts      %lld tensor%s from %s to %s: %s travel%s, %s; converted in the %s, on CPUs alone\n",
+           (long long)c.tensors, cli_plural(c.tensors), reshard_dtype_string(c.from), text_of(&c, true, text),
+           c.blocks.rows > 0 ? "values and scales" : reshard_dtype_string(narrows(&c) ? c.to : c.from),
+           c.blocks.rows > 0 ? "" : "s", cli_bytes_text(bytes, c.bytes), place_of(&c));
 }
 
 static void write_plan(const cli_options *o, const workload *w, const rule_uses *uses, const world_plan *p) {

@@ -23,7 +23,7 @@ int command_verify(int argc, char **argv) {
       "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
       "runs first.\n",
       &o);
-  reshard_dtype to = o.dst_dtype != NULL ? workload_dtype("--dst-dtype", o.dst_dtype) : RESHARD_DTYPE_NONE;
+  reshard_dtype to = o.dst_dtype != NULL ? workload_dtype("--dst-dtype", o.dst_dtype, NULL) : RESHARD_DTYPE_NONE;
   if (to != RESHARD_DTYPE_NONE && !rs_cast_knows(to))
     cli_exit(EXIT_LACKING, "--dst-dtype %s: there are no casts to it", o.dst_dtype);
   session where;

@@ -128,8 +128,6 @@ expect 0 convert first.safetensors ruled.safetensors --dst @blocks.rules --verif
 says 'rank\(0\) f8_e4m3/2x8: 1 tensor'
 refuse 2 'blocks are as in f8_e4m3/128x128' convert first.safetensors x.safetensors --dtype f8_e4m3/128
 refuse 3 '256 x 129 has more than 32768 elements' convert first.safetensors x.safetensors --dtype f8_e4m3/256x129
-refuse 3 'convert alone makes scales' plan --shape 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 \
-  --dst-dtype f8_e4m3/4x4
 same half.safetensors again.safetensors # bf16 to f32 loses nothing
 printf 'fp8 rank(0) f16\n* rank(0)\n' >dtype.rules
 expect 0 convert first.safetensors g.safetensors --dst @dtype.rules --dtype f64 --json -

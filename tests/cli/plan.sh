@@ -17,6 +17,17 @@ expect 0 plan "${rows_to_columns[@]}" -d f16 --dst-dtype f64
 says 'f16 travels, 128 B; converted in the unpack, on CPUs alone$'
 expect 0 plan "${rows_to_columns[@]}" --dst-dtype f8_e4m3 --json -
 says '"bytes":64,"wire_bytes":32,'; says '"conversions":[[].*"to":"f8_e4m3","wire":"f8_e4m3","converted":"pack"'
+# 64 values and a scale of f32 for each of 4 blocks
+scaled=(plan --shape 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2)
+expect 0 "${scaled[@]}" --dst-dtype f8_e4m3/4x4; says '^on the wire   40 B'
+says 'f32 to f8_e4m3/4x4: values and scales travel, 80 B; converted in the pack'
+expect 0 "${scaled[@]}" --dst-dtype f8_e4m3/4x4:e8m0; says 'to f8_e4m3/4x4:e8m0: values and scales travel, 68 B'
+expect 0 "${scaled[@]}" --dst-dtype f8_e4m3/4x4 --json -; says '"wire": ?"f8_e4m3/4x4"'
+refuse 3 'dim 0 of the source is cut at 4 by rank 0, within a block of 8' "${scaled[@]}" --dst-dtype f8_e4m3/8x4
+refuse 2 'dim 1 of the f8_e4m3 side is cut at 4 by rank 0, within a block of 3' "${scaled[@]}" --dst-dtype f8_e4m3/4x3
+refuse 3 'of f32, f16 and bf16 with 2 dims, or 3' "${scaled[@]}" -d f64 --dst-dtype f8_e4m3/4x4
+refuse 3 'plan and convert alone make scales' bench "${scaled[@]:1}" --dst-dtype f8_e4m3/4x4
+refuse 3 'plan and convert alone make scales' verify --cases 1 --dst-dtype f8_e4m3/4x4
 refuse 3 '--dst-dtype bf16: no cast from i32' plan "${rows_to_columns[@]}" -d i32 --dst-dtype bf16
 refuse 3 '--dst-dtype u8: there are no casts to it' plan "${rows_to_columns[@]}" --dst-dtype u8
 refuse 2 "--dst-dtype: unknown dtype 'f31'" plan "${rows_to_columns[@]}" --dst-dtype f31
