@@ -210,10 +210,8 @@ def _transfer(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]
 
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
-    comm = _comm(group)
-    with _told(comm):
-        pair = _own_layout(x, comm.size), layout(x.device_mesh, [Replicate()] * x.device_mesh.ndim, x.shape, comm.size)
-    return _move({"tensor": x}, [pair], comm, group)[0]
+    whole: torch.Tensor = redistribute(x, x.device_mesh, [Replicate()] * x.device_mesh.ndim, group=group)._local_tensor
+    return whole.detach()
 
 
 def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: Any, saves: bool, option: bool, dtype: Any = None) -> None:

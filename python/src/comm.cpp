@@ -173,10 +173,7 @@ IntTuple global_ranks(Comm &comm) {
   const int64_t *ranks = reshard_comm_global_ranks(comm.handles[0]);
   return tuple_of(int(numbers.size()), ranks != nullptr ? ranks : numbers.data());
 }
-IntTuple missing(Comm &comm) {
-  const Shape ranks = missing_of(comm.handles[0]);
-  return tuple_of(int(ranks.size()), ranks.data());
-}
+IntTuple missing(Comm &comm) { return tuple_of(missing_of(comm.handles[0])); }
 
 Report stats(Comm &comm) {
   reshard_comm_stats sum = {0, 0};
@@ -203,13 +200,10 @@ template <typename Call> auto opened(Call call) {
 
 void refuse(Comm &comm, const std::string &text) {
   Use<Comm> in(comm);
-  reshard_status mine = reshard_error_set(RESHARD_ERROR_INVALID, text.c_str()), status;
-  {
-    nb::gil_scoped_release release;
-    status = reshard_comm_agree(comm.handles[0], mine);
-  }
+  const reshard_status mine = reshard_error_set(RESHARD_ERROR_INVALID, text.c_str());
+  const reshard_status status = without_gil([&] { return reshard_comm_agree(comm.handles[0], mine); });
   if (status == RESHARD_ERROR_CANCELLED)
-    check(status);
+    raise(status);
 }
 
 Comm::Comm(std::vector<reshard_comm> given, bool local, bool streams, reshard_device device)

@@ -39,6 +39,7 @@ inline IntTuple tuple_of(int n, const int64_t *numbers) {
     PyTuple_SetItem(tuple.ptr(), i, PyLong_FromLongLong(numbers[i]));
   return tuple;
 }
+inline IntTuple tuple_of(const Shape &numbers) { return tuple_of(int(numbers.size()), numbers.data()); }
 using Report = nb::typed<nb::dict, nb::str, nb::any>;
 inline void put(Report &) {}
 template <typename Value, typename... More>
@@ -84,15 +85,11 @@ void keep_raised();
 int poll_signals(void *unused);
 
 // --- Calls of the library --------------------------------------------------------------------------------------------
-// Makes a call without the GIL, and raises what it returns.
-template <typename Call> void run(Call &&call) {
-  reshard_status status;
-  {
-    nb::gil_scoped_release release;
-    status = call();
-  }
-  check(status);
+template <typename Call> reshard_status without_gil(Call &&call) {
+  nb::gil_scoped_release release;
+  return call();
 }
+template <typename Call> void run(Call &&call) { check(without_gil(call)); }
 // The value that a call gives by its last argument; `waited`: without the GIL.
 template <typename Value, typename Call, typename... Arguments> Value got(Call call, const Arguments &...arguments) {
   Value value = {};

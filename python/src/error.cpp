@@ -31,7 +31,7 @@ void raise(reshard_status status, std::string text, const Shape &missing, const 
   nb::object type = nb::module_::import_("reshard._errors").attr(kind != nullptr ? kind : kinds[status]);
   nb::object error = type(nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace")));
   if (!missing.empty())
-    error.attr("missing") = tuple_of(int(missing.size()), missing.data());
+    error.attr("missing") = tuple_of(missing);
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }

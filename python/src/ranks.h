@@ -46,11 +46,7 @@ inline void check_of(reshard_comm handle, reshard_status status, const std::stri
 
 // A call of this thread for all ranks here.
 template <typename Call> void run_in(Comm &comm, Call &&call) {
-  reshard_status status;
-  {
-    nb::gil_scoped_release release;
-    status = call();
-  }
+  const reshard_status status = without_gil(call);
   check_of(comm.handles[0], status, reshard_last_error());
 }
 
@@ -65,15 +61,15 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
     statuses[i] = call(i);
     texts[i] = reshard_last_error();
   };
-  {
-    nb::gil_scoped_release release;
+  run([&] {
     std::vector<std::thread> threads;
     for (size_t i = 1; i < n; i++)
       threads.emplace_back(one, i);
     one(0);
     for (std::thread &t : threads)
       t.join();
-  }
+    return RESHARD_SUCCESS;
+  });
   for (size_t i = 0; i < n; i++)
     check_of(comm.handles[i], statuses[i], texts[i]);
 }

@@ -11,12 +11,11 @@ void *stream_of(const Comm &comm, nb::handle stream) {
   if (stream.is_none())
     return nullptr;
   nb::object value = nb::borrow(stream);
+  for (const char *name : {"ptr", "cuda_stream"}) // CuPy's, torch's
+    if (nb::hasattr(stream, name))
+      value = stream.attr(name);
   if (nb::hasattr(stream, "__cuda_stream__")) // (version, handle)
     value = nb::object(stream.attr("__cuda_stream__")())[1];
-  else if (nb::hasattr(stream, "cuda_stream")) // torch
-    value = stream.attr("cuda_stream");
-  else if (nb::hasattr(stream, "ptr")) // CuPy
-    value = stream.attr("ptr");
   return reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(value)));
 }
 
@@ -45,12 +44,10 @@ void end_transfer(Transfer &t) {
   if (t.comm != nullptr)
     t.comm->transfers.erase(&t);
   t.comm = nullptr;
-  const std::vector<reshard_transfer> handles = std::exchange(t.handles, {});
-  {
-    nb::gil_scoped_release release;
-    for (reshard_transfer handle : handles)
-      reshard_transfer_destroy(handle);
-  }
+  run([handles = std::exchange(t.handles, {})] {
+    std::for_each(handles.begin(), handles.end(), reshard_transfer_destroy);
+    return RESHARD_SUCCESS;
+  });
   t.limited.clear(), t.src.clear(), t.dst.clear(), t.plans.clear();
   t.comm_object.reset();
 }
