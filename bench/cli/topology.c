@@ -42,17 +42,28 @@ static bool read_machine(const char *text, int64_t world, reshard_topology *out,
   return false;
 }
 
+/* A word of a file, and the number behind it: its unit, or "". */
+typedef struct topology_word {
+  const char *word, *unit;
+  double scale;
+  bool chains; /* 0, by the model, and "none" are numbers, too */
+} topology_word;
+
 /* A line "between 50": a number above 0, and its unit or none. */
-static int64_t read_value(const topology_file *f, const char *word, const char *rest, const char *unit, double scale) {
+static int64_t read_value(const topology_file *f, const topology_word *of, const char *rest) {
+  const char *word = of->word, *unit = of->unit;
+  double scale = of->scale;
   char *end;
+  if (of->chains && strcmp(rest, "none") == 0)
+    return RESHARD_NO_CHAINS;
   double value = strtod(rest, &end);
   const char *behind = end + strspn(end, " \t");
   if (end == rest || (*behind != '\0' && strcmp(behind, unit) != 0))
     cli_exit(EXIT_USAGE, "--topology %s:%lld: %s %s: a number is needed%s%s", f->path, (long long)f->line, word, rest,
              *unit != '\0' ? " of " : "", unit);
-  if (!(value > 0) || !(value * scale < 0x1p62) || llround(value * scale) < 1)
-    cli_exit(EXIT_USAGE, "--topology %s:%lld: %s %s: above 0 is needed, and at most %.3g", f->path, (long long)f->line,
-             word, rest, 0x1p62 / scale);
+  if (!(value >= 0) || !(value * scale < 0x1p62) || llround(value * scale) < !of->chains)
+    cli_exit(EXIT_USAGE, "--topology %s:%lld: %s %s: %s is needed, and at most %.3g", f->path, (long long)f->line, word,
+             rest, of->chains ? "none, 0 or more" : "above 0", 0x1p62 / scale);
   if (scale == 1 && value != floor(value))
     cli_exit(EXIT_USAGE, "--topology %s:%lld: %s %s: a whole number is needed", f->path, (long long)f->line, word,
              rest);
@@ -89,10 +100,10 @@ static void read_domain(topology_file *f, const char *text) {
 }
 
 static void read_line(topology_file *f, char *line) {
-  static const struct {
-    const char *word, *unit;
-    double scale;
-  } words[] = {{"between", "GB/s", GB}, {"within", "GB/s", GB}, {"round", "us", 1000}, {"chains", "", 1}};
+  static const topology_word words[] = {{"between", "GB/s", GB, false},
+                                        {"within", "GB/s", GB, false},
+                                        {"round", "us", 1000, false},
+                                        {"chains", "", 1, true}};
   int64_t *fields[] = {&f->out->between, &f->out->within, &f->out->round_ns, &f->out->chains};
   line[strcspn(line, "#\r")] = '\0';
   for (size_t n = strlen(line); n > 0 && strchr(" \t", line[n - 1]) != NULL;)
@@ -103,13 +114,7 @@ static void read_line(topology_file *f, char *line) {
     if (strncmp(line, words[i].word, length) != 0 || strchr(" \t", line[length]) == NULL)
       continue;
     const char *rest = line + length + strspn(line + length, " \t");
-    bool chains = fields[i] == &f->out->chains;
-    if (chains && strcmp(rest, "none") == 0)
-      f->out->chains = RESHARD_NO_CHAINS;
-    else if (chains && strcmp(rest, "0") == 0)
-      f->out->chains = 0; /* by the model */
-    else
-      *fields[i] = read_value(f, words[i].word, rest, words[i].unit, words[i].scale);
+    *fields[i] = read_value(f, &words[i], rest);
     return;
   }
   if (*line != '\0')
