@@ -161,6 +161,9 @@ static const row_field row_fields[] = {
     {"copy_us", REAL, AT(phase_us[BENCH_COPY]), MEASURED},
     {"keep_us", REAL, AT(phase_us[BENCH_KEEP]), MEASURED},
     {"wire_bytes", INTEGER, AT(wire_bytes), MEASURED},
+    {"between_bytes", INTEGER, AT(between_bytes), MEASURED},
+    {"within_bytes", INTEGER, AT(within_bytes), MEASURED},
+    {"leaving_bytes", INTEGER, AT(leaving_bytes), MEASURED},
     {"lower_bound_bytes", INTEGER, AT(bound_bytes), MEASURED},
     {"busiest_bytes", INTEGER, AT(busiest_bytes), MEASURED},
     {"busiest_bound_bytes", INTEGER, AT(busiest_bound), MEASURED},
@@ -188,6 +191,8 @@ static bool has_field(const bench_state *b, const row_field *f) {
     return false;
   if (f->at == AT(collective))
     return has_collectives(b);
+  if (f->at == AT(between_bytes) || f->at == AT(within_bytes) || f->at == AT(leaving_bytes))
+    return b->o->topology != NULL;
   if (f->at == AT(cycle))
     return b->o->cycles != 1;
   if (f->kind == WORDS)

@@ -247,6 +247,18 @@ static void check_row(bench_state *b, int64_t local) {
   }
 }
 
+/* The first execute, and what its messages bring between domains and within. */
+static void run_first(bench_state *b, int64_t local) {
+  reshard_comm_stats before, after;
+  bench_row none, *row = local == 0 ? &b->row : &none;
+  reshard_comm_get_stats(b->s.comms[local], &before);
+  row->first_us = 1e6 * bench_timed_call(b, local, bench_execute);
+  reshard_comm_get_stats(b->s.comms[local], &after);
+  (void)gather_largest(b, local, after.between_bytes - before.between_bytes, &row->between_bytes);
+  (void)gather_largest(b, local, after.within_bytes - before.within_bytes, &row->within_bytes);
+  (void)gather_largest(b, local, after.leaving_bytes - before.leaving_bytes, &row->leaving_bytes);
+}
+
 static void run_rank(void *user, int64_t local) {
   bench_state *b = user;
   preparation took;
@@ -256,9 +268,7 @@ static void run_rank(void *user, int64_t local) {
   if (!b->s.cuda && local == 0)
     choose_memcpy(b);
   session_barrier(&b->s, local, true);
-  double first = bench_timed_call(b, local, bench_execute);
-  if (local == 0)
-    b->row.first_us = 1e6 * first;
+  run_first(b, local);
   if (b->o->graph)
     capture_graphs(b, local);
   measure_pairs(b, local);

@@ -15,9 +15,10 @@ typedef struct bench_row {
   int64_t bytes, elements, wrong, cycle;
   int64_t wire_bytes, bound_bytes;      /* that all ranks receive, and the least that they have to */
   int64_t busiest_bytes, busiest_bound; /* that one rank sends or receives at most, and the least likewise */
-  int64_t workspace, rounds, messages;  /* staging of the largest rank; rounds; messages of all ranks in all rounds */
-  int64_t limit, least_rounds;          /* of staging; the least rounds under it */
-  int64_t sets;                         /* of buffers, which are used in turn */
+  int64_t between_bytes, within_bytes, leaving_bytes; /* of messages, by the communicator; of an execute with domains */
+  int64_t workspace, rounds, messages; /* staging of the largest rank; rounds; messages of all ranks in all rounds */
+  int64_t limit, least_rounds;         /* of staging; the least rounds under it */
+  int64_t sets;                        /* of buffers, which are used in turn */
   int64_t source_bytes, destination_bytes; /* of one set, of all ranks */
   double time_us, algbw, busbw, memcpy_gbps, ratio;
   double min_us, p50_us, p95_us, p99_us, max_us;

@@ -28,6 +28,8 @@ static void sum_totals(case_totals *to, const case_totals *from) {
   to->staged += from->staged;
   to->rounds += from->rounds;
   to->domains += from->domains;
+  to->between += from->between;
+  to->within += from->within;
   for (int i = 0; i < 2; i++)
     to->passed[i] += from->passed[i];
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
@@ -122,8 +124,12 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
           "%lld under a random limit of the workspace, %lld of them with staging, %lld of these in several rounds\n",
           (long long)t->limited, (long long)t->staged, (long long)t->rounds);
   if (t->domains > 0)
-    fprintf(out, "%lld with domains: %lld pass bytes on in one round, %lld in several\n", (long long)t->domains,
-            (long long)t->passed[0], (long long)t->passed[1]);
+    fprintf(
+        out,
+        "%lld with domains: %lld pass bytes on in one round, %lld in several; %lld bytes came from other domains, %lld "
+        "from their own\n",
+        (long long)t->domains, (long long)t->passed[0], (long long)t->passed[1], (long long)t->between,
+        (long long)t->within);
   none += t->domains > 0 && (t->passed[0] == 0 || t->passed[1] == 0);
   fprintf(out, "%lld sides cut part by part, %lld of them with parts that ranks share\n", (long long)t->parts[0],
           (long long)t->parts[1]);

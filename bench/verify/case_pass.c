@@ -118,6 +118,8 @@ static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, con
   s->staged = rs_max(s->staged, (int64_t)info.workspace_bytes);
   s->rounds = rs_max(s->rounds, info.rounds);
   s->passed |= info.streams > 0;
+  s->by_domains = info.path == RESHARD_PATH_PACKED && l->c->topology.domain != NULL && !p->reverse &&
+                  (info.streams > 0 || s->info.chains == 0);
   return true;
 }
 
@@ -179,7 +181,7 @@ static reshard_status overwrite_source(case_rank *s) {
 static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int generation, bool *right) {
   case_rank *s = &l->rank[rank];
   const case_plan *c = l->c;
-  reshard_comm_stats before = {0, 0}, after = {0, 0};
+  reshard_comm_stats before = {0}, after = {0};
   if (!p->reverse)
     case_binding_fill(c, &s->src, FILL_SOURCE, generation);
   case_binding_fill(c, &s->dst, p->reverse ? FILL_REVERSED : FILL_DESTINATION, generation);
@@ -205,6 +207,14 @@ static bool run_execute(case_context *l, const case_pass *p, int64_t rank, int g
   if (clean && !p->reverse && !l->runner->fixed.graph && (came < s->least_wire || came > s->most_wire))
     cli_add(&why, "rank %lld: %lld bytes came over the wire, they should be %lld (or up to %lld)", (long long)rank,
             (long long)came, (long long)s->least_wire, (long long)s->most_wire);
+  int64_t between = after.between_bytes - before.between_bytes, within = after.within_bytes - before.within_bytes;
+  s->between += s->by_domains ? between : 0;
+  s->within += s->by_domains ? within : 0;
+  if (clean && s->by_domains && !l->runner->fixed.graph &&
+      (between != s->info.between_received_bytes || within != s->info.within_received_bytes))
+    cli_add(&why, "rank %lld: %lld bytes came from other domains and %lld from its own, the plan has %lld and %lld",
+            (long long)rank, (long long)between, (long long)within, (long long)s->info.between_received_bytes,
+            (long long)s->info.within_received_bytes);
   if (!p->reverse)
     memset(s->src.arena, 0x77, (size_t)s->src.bytes);
   if (!p->reverse && s->device == NULL && s->src.memory != NULL) /* no other process reads it any more */

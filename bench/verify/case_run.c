@@ -209,6 +209,8 @@ static void add_totals(const case_context *l, case_totals *totals) {
     staged |= l->rank[r].staged > 0;
     several |= l->rank[r].rounds > 1;
     passed |= l->rank[r].passed;
+    totals->between += l->rank[r].between;
+    totals->within += l->rank[r].within;
   }
   totals->limited += limited;
   totals->staged += limited && staged;

@@ -14,6 +14,7 @@ typedef struct case_totals {
   int64_t converted[CASE_NUMBERS][CASE_NUMBERS]; /* entries, by dtypes */
   int64_t limited, staged, rounds; /* under a limit: cases; those with staging; those that take several rounds */
   int64_t domains, passed[2];      /* cases with a topology; that pass bytes on, in one round and in several */
+  int64_t between, within;         /* bytes of these that came in messages, as the plans have them */
   int64_t pairs[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT]; /* cases that hold such an entry */
 } case_totals;
 case_runner *case_runner_create(const case_choices *fixed);

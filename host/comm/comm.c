@@ -198,7 +198,11 @@ reshard_status reshard_comm_nodes(reshard_comm comm, int64_t *nodes) {
 
 reshard_status reshard_comm_get_stats(reshard_comm comm, reshard_comm_stats *stats) {
   RS_TRY(RS_GIVEN("reshard_comm_get_stats", comm, stats));
-  stats->received_bytes = atomic_load_explicit(&comm->stats.received_bytes, memory_order_relaxed);
-  stats->received_messages = atomic_load_explicit(&comm->stats.received_messages, memory_order_relaxed);
+  *stats = (reshard_comm_stats){
+      .received_bytes = atomic_load_explicit(&comm->stats.received_bytes, memory_order_relaxed),
+      .received_messages = atomic_load_explicit(&comm->stats.received_messages, memory_order_relaxed),
+      .between_bytes = atomic_load_explicit(&comm->stats.between_bytes, memory_order_relaxed),
+      .within_bytes = atomic_load_explicit(&comm->stats.within_bytes, memory_order_relaxed),
+      .leaving_bytes = atomic_load_explicit(&comm->stats.leaving_bytes, memory_order_relaxed)};
   return RESHARD_SUCCESS;
 }

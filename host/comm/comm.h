@@ -28,7 +28,8 @@ typedef struct rs_part {
    * is the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
   int turn;
   rs_program *other_program;
-  void *type; /* of a send whose runs lie in the user's array from `at` on; NULL: it is contiguous */
+  void *type;     /* of a send whose runs lie in the user's array from `at` on; NULL: it is contiguous */
+  int64_t passed; /* bytes of it that the sender has received, and passes on */
 } rs_part;
 
 /* The messages of a round as one call. ALL_GATHER: `send` [bytes] of every rank to `receive` [size * bytes] of all,
@@ -58,6 +59,7 @@ typedef struct rs_turn {
   const rs_collective *collective; /* does what all of these would; NULL: there is none */
   void *stream; /* of the rank's device: what it receives is moved in its order; NULL on a device without streams */
   const rs_overlapped *overlapped; /* run once all have met; then the meeting of the node begins; NULL: nothing */
+  const int64_t *domains;          /* of the ranks, by which what comes is counted; NULL: it is not */
 } rs_turn;
 
 #define RS_COMM_RECORD 512
@@ -288,7 +290,7 @@ struct reshard_comm_s {
   rs_comm_memory memory;
   rs_comm_waits waits;
   struct {
-    _Atomic int64_t received_bytes, received_messages;
+    _Atomic int64_t received_bytes, received_messages, between_bytes, within_bytes, leaving_bytes;
   } stats;
   int64_t timeout_ms; /* of waits for ranks of other processes, GPUs' too; 0: none */
   bool borrowed;      /* an abort ends no such wait of a GPU: it is the caller's to end */
@@ -407,11 +409,28 @@ static inline const rs_part *rs_parts_at(const rs_part *parts, int64_t n, int64_
 }
 
 /* Adds to a rank's statistics. */
-static inline void rs_comm_count(reshard_comm comm, int64_t bytes, int64_t messages) {
-  if (bytes > 0)
-    atomic_fetch_add_explicit(&comm->stats.received_bytes, bytes, memory_order_relaxed);
-  if (messages > 0)
-    atomic_fetch_add_explicit(&comm->stats.received_messages, messages, memory_order_relaxed);
+static inline void rs_comm_add(_Atomic int64_t *count, int64_t n) {
+  if (n > 0)
+    atomic_fetch_add_explicit(count, n, memory_order_relaxed);
+}
+/* Bytes that came without messages. */
+static inline void rs_comm_count(reshard_comm comm, int64_t bytes) { rs_comm_add(&comm->stats.received_bytes, bytes); }
+/* The messages that a turn has brought. */
+static inline void rs_comm_count_turn(const rs_turn *turn) {
+  reshard_comm comm = turn->comm;
+  int64_t bytes = 0, between = 0, leaving = 0;
+  for (int64_t i = 0; i < turn->nreceives; i++) {
+    const rs_part *part = &turn->receives[i];
+    bool crosses = turn->domains != NULL && turn->domains[part->peer] != turn->domains[comm->rank];
+    bytes += part->bytes;
+    between += crosses ? part->bytes : 0;
+    leaving += crosses ? part->bytes - part->passed : 0;
+  }
+  rs_comm_count(comm, bytes);
+  rs_comm_add(&comm->stats.received_messages, turn->nreceives);
+  rs_comm_add(&comm->stats.between_bytes, between);
+  rs_comm_add(&comm->stats.within_bytes, turn->domains != NULL ? bytes - between : 0);
+  rs_comm_add(&comm->stats.leaving_bytes, leaving);
 }
 
 #endif

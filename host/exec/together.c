@@ -98,7 +98,7 @@ static reshard_status copy_directly(int64_t n, once_rank *const *o) {
     RS_TRY(compile_lane(n, o, g));
   RS_TRY(run_between(n, o, n > 1 ? memory->lanes[0].side[RS_MOVE] : o[0]->call->stream));
   for (int64_t r = 0; r < n; r++)
-    rs_comm_count(o[r]->comm, o[r]->foreign_bytes, 0);
+    rs_comm_count(o[r]->comm, o[r]->foreign_bytes);
   return RESHARD_SUCCESS;
 }
 

@@ -335,10 +335,14 @@ RESHARD_API int64_t reshard_comm_size(reshard_comm comm);
 RESHARD_API const int64_t *reshard_comm_global_ranks(reshard_comm comm);
 
 /* Counts of the communicator on this handle: payload bytes that came to this rank from others, and the messages (packed
- * path) that they came in. Never reset. */
+ * path) that they came in. The rest counts messages of plans with a topology, beside what reshard_plan_info has. Never
+ * reset. */
 typedef struct reshard_comm_stats {
   int64_t received_bytes;
   int64_t received_messages;
+  int64_t between_bytes; /* that came from ranks of other domains */
+  int64_t within_bytes;  /* from ranks of the same domain */
+  int64_t leaving_bytes; /* of those between domains, from the sender's source: it does not pass them on */
 } reshard_comm_stats;
 RESHARD_API reshard_status reshard_comm_get_stats(reshard_comm comm, reshard_comm_stats *stats);
 

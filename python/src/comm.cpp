@@ -176,7 +176,7 @@ IntTuple global_ranks(Comm &comm) {
 IntTuple missing(Comm &comm) { return tuple_of(missing_of(comm.handles[0])); }
 
 Report stats(Comm &comm) {
-  reshard_comm_stats sum = {0, 0};
+  reshard_comm_stats sum = {};
   for (reshard_comm handle : comm.handles) {
     const reshard_comm_stats one = got<reshard_comm_stats>(reshard_comm_get_stats, handle);
     sum.received_bytes += one.received_bytes, sum.received_messages += one.received_messages;

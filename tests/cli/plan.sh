@@ -209,6 +209,8 @@ refuses 'wrong:3: within 1e30: above 0 is needed' 0-7 8-15 'within 1e30'
 refuses 'wrong:3: round 0: above 0 is needed' 0-7 8-15 'round 0'
 refuses 'wrong:3: round x: a number is needed of us' 0-7 8-15 'round x'
 refuses 'wrong:3: chains 1.5: a whole number is needed' 0-7 8-15 'chains 1.5'
+refuses 'wrong:3: chains -2: none, 0 or more is needed' 0-7 8-15 'chains -2'
+refuses 'wrong:3: within none: a number is needed of GB/s' 0-7 8-15 'within none'
 printf '%s\n' 0-7 8-15 'chains 2' >machine
 plan_in machine
 says '^entering      4.00 MiB, 1.000 x the least of 4.00 MiB .all domains.; domain '
@@ -231,5 +233,10 @@ refuse 2 "--topology: neither N, nvl:N nor hgx:N, and file 'missing': No such fi
 # ranks that are measured are served from their own domain
 run bench --shape 64x64 --src 'mesh(2x2;R,S0)' --dst 'mesh(2x2;R,S1)' --topology 2 -n 1 -w 0 -c 1
 [ "$status" = 0 ] || fault "bench with a topology: $(cat "$work/err")"
+printf '%s\n' 0-1 2-3 'chains 1' >halves
+run bench --shape 64x64 --src 'mesh(2@0-1;S0)' --dst 'mesh(2@2-3;R)' --topology halves --path packed -n 1 -w 0 --json -
+for field in '"between_bytes":16384,' '"within_bytes":16384,' '"leaving_bytes":16384,'; do
+  grep -qF "$field" "$work/out" || fault "no $field in the row of a bench whose ranks pass bytes on: $(cat "$work/out")"
+done
 refuse 2 '--topology wrong:1: ' bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --topology wrong
 finish

@@ -44,7 +44,7 @@ static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *tur
   for (int64_t i = 0; i < n; i++)
     sends += turns[i].nsends;
   for (int64_t i = 0; i < n; i++) {
-    int64_t me = turns[i].comm->rank, bytes = 0;
+    int64_t me = turns[i].comm->rank;
     for (int64_t r = 0; r < turns[i].nreceives; r++) {
       const rs_part *want = &turns[i].receives[r];
       const rs_part *have = find_send(&turns[want->peer], me); /* turns are by rank: all ranks are here */
@@ -56,9 +56,8 @@ static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *tur
       link->pack = have->program;
       link->span = (rs_span){have->at, want->at, want->bytes, want->staged};
       link->unpack = want->program;
-      bytes += want->bytes;
     }
-    rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
+    rs_comm_count_turn(&turns[i]);
   }
   if (sends != made)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld messages are sent, %lld are received", (long long)sends,

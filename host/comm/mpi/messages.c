@@ -201,12 +201,9 @@ static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
 
 static reshard_status exchange_turn(const rs_turn *turn) {
   rs_mpi *c = rs_mpi_of(turn->comm);
-  int64_t bytes = 0;
   RS_TRY(rs_mpi_begin(c));
   RS_TRY(rs_mpi_end(c, move_messages(c, turn)));
-  for (int64_t r = 0; r < turn->nreceives; r++)
-    bytes += turn->receives[r].bytes;
-  rs_comm_count(turn->comm, bytes, turn->nreceives);
+  rs_comm_count_turn(turn);
   return RESHARD_SUCCESS;
 }
 

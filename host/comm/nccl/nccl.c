@@ -117,11 +117,8 @@ static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t tot
   (void)total_bytes;
   for (int64_t i = 0; i < n; i++) {
     rs_nccl *c = rs_nccl_of(turns[i].comm);
-    int64_t bytes = 0;
     RS_TRY(exchange_turn(c, &turns[i], turns[i].stream));
-    for (int64_t r = 0; r < turns[i].nreceives; r++)
-      bytes += turns[i].receives[r].bytes;
-    rs_comm_count(turns[i].comm, bytes, turns[i].nreceives);
+    rs_comm_count_turn(&turns[i]);
   }
   return RESHARD_SUCCESS;
 }
@@ -145,7 +142,7 @@ static reshard_status connect_peers(rs_nccl *c, const rs_links *links) {
   for (int64_t i = 0; i < nreceives; i++)
     parts[nsends + i] = (rs_part){
         .peer = links->receives[i], .at = (char *)(c->device_all + links->receives[i]), .bytes = 1, .staged = true};
-  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream, NULL};
+  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream, NULL, NULL};
   reshard_status status = exchange_turn(c, &turn, c->stream);
   free(parts);
   return status;

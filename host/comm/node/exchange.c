@@ -218,7 +218,6 @@ static reshard_status move_messages(node_exchange *x) {
 reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
   rs_node *c = rs_node_of(turns[0].comm);
   node_exchange x = {.c = c, .turn = turns, .total_bytes = total_bytes};
-  int64_t bytes = 0;
   (void)n;
   if (c->boxes != NULL)
     return rs_node_exchange_on_stream(c, turns, total_bytes);
@@ -231,14 +230,12 @@ reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_b
   x.received = c->progress + c->reserved;
   for (int64_t i = 0; i < turns->nsends; i++)
     x.sent[i] = 0;
-  for (int64_t i = 0; i < turns->nreceives; i++) {
+  for (int64_t i = 0; i < turns->nreceives; i++)
     x.received[i] = 0;
-    bytes += turns->receives[i].bytes;
-  }
   reshard_status status = move_messages(&x);
   if (status != RESHARD_SUCCESS && !x.refused)
     return rs_node_give_up(c, status, NULL);
   RS_TRY(status);
-  rs_comm_count(&c->base, bytes, turns->nreceives);
+  rs_comm_count_turn(turns);
   return RESHARD_SUCCESS;
 }

@@ -323,15 +323,12 @@ static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t tot
 }
 
 reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
-  int64_t bytes = 0;
   RS_TRY(rs_node_check(c, false));
   if (turn->nsends + turn->nreceives == 0)
     return RESHARD_SUCCESS;
   reshard_status status = move_in_order(c, turn, total_bytes);
   if (status != RESHARD_SUCCESS)
     return rs_node_give_up(c, status, NULL);
-  for (int64_t i = 0; i < turn->nreceives; i++)
-    bytes += turn->receives[i].bytes;
-  rs_comm_count(&c->base, bytes, turn->nreceives);
+  rs_comm_count_turn(turn);
   return RESHARD_SUCCESS;
 }

@@ -92,7 +92,7 @@ static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const
 
 static void count_bytes(const rs_execution *x) {
   for (int64_t i = 0; i < x->n; i++)
-    rs_comm_count(x->t[i]->comm, x->t[i]->binding.foreign_bytes, 0);
+    rs_comm_count(x->t[i]->comm, x->t[i]->binding.foreign_bytes);
 }
 
 static reshard_status direct_run(rs_execution *x) {

@@ -246,7 +246,7 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   at = in_mailbox ? mailbox
        : !staged  ? msg->in_place + begin
                   : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
-  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL, NULL};
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL, NULL, 0};
   if (msg->strided.at != NULL)
     RS_TRY(comm->ops->messages->make_type(comm, msg->strided.runs, msg->strided.run, msg->strided.stride, &part->type));
   if (slot != NULL)

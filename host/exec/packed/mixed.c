@@ -30,13 +30,13 @@ static reshard_status mixed_run(rs_execution *x) {
   reshard_status status = rs_packed_run(x);
   RS_THEN(status, rs_comm_meet_node(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)
-    rs_comm_count(comm, x->t[0]->binding.foreign_bytes, 0);
+    rs_comm_count(comm, x->t[0]->binding.foreign_bytes);
   return status;
 }
 
 static reshard_status mixed_run_on_streams(rs_execution *x) {
   RS_TRY(rs_packed_run_on_streams(x));
-  rs_comm_count(x->t[0]->comm, x->t[0]->binding.foreign_bytes, 0);
+  rs_comm_count(x->t[0]->comm, x->t[0]->binding.foreign_bytes);
   return RESHARD_SUCCESS;
 }
 

@@ -87,9 +87,10 @@ int64_t rs_packed_next_round(const rs_execution *x) {
     const rs_binding *b = &t[i]->binding;
     const rs_round *r = cursor[i] < b->nrounds ? &b->rounds[cursor[i]] : NULL;
     bool in = r != NULL && r->number == first->number;
+    const int64_t *domains = t[i]->plan->topology != NULL ? t[i]->plan->nodes : NULL;
     const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
     t[0]->team.turns[i] =
-        in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL, NULL}
+        in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL, NULL, domains}
            : (rs_turn){.comm = t[i]->comm};
     cursor[i] += in;
   }

@@ -85,7 +85,7 @@ static reshard_status make_part(packer *p, packed_message *messages, int64_t n, 
                                 rs_part *part) {
   reshard_comm comm = p->transfer->comm;
   bool in_mailbox = comm->messages.mailbox > 0;
-  int64_t bytes = 0, peer = messages->end->peer;
+  int64_t bytes = 0, passed = 0, peer = messages->end->peer;
   int turn = (int)(messages->part++ % 2); /* both ends count the messages of the pair */
   char *at = NULL;
   for (int64_t i = 0; i < n; i++) {
@@ -93,12 +93,14 @@ static reshard_status make_part(packer *p, packed_message *messages, int64_t n, 
     if (!in_round(msg, r->number))
       continue;
     at = at != NULL ? at : msg->staged + half * p->staging.half;
-    bytes += piece_begin(p, msg, msg->piece + 1) - piece_begin(p, msg, msg->piece);
+    int64_t piece = piece_begin(p, msg, msg->piece + 1) - piece_begin(p, msg, msg->piece);
+    bytes += piece;
+    passed += msg->end->hop > 0 ? piece : 0;
     r->passes |= sending && msg->end->hop > 0;
   }
   if (in_mailbox)
     RS_TRY(comm->ops->messages->mailbox(comm, peer, sending, turn, bytes, &at));
-  *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, turn, NULL, NULL};
+  *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, turn, NULL, NULL, passed};
   p->copies.staging = sending;
   for (int last = 0; last < 2; last++)
     for (int64_t i = 0; i < n; i++) {

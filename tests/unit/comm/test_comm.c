@@ -76,9 +76,9 @@ CASE(handles_tell_rank_and_size) {
     for (int64_t r = 0; r < n; r++) {
       assert_int_equal(reshard_comm_rank(comms[r]), r);
       assert_int_equal(reshard_comm_size(comms[r]), n);
-      reshard_comm_stats stats = {5, 5};
+      reshard_comm_stats stats = {.received_bytes = 5, .leaving_bytes = 5};
       assert_int_equal(reshard_comm_get_stats(comms[r], &stats), RESHARD_SUCCESS);
-      assert_true(stats.received_bytes == 0 && stats.received_messages == 0);
+      assert_true(stats.received_bytes == 0 && stats.received_messages == 0 && stats.leaving_bytes == 0);
     }
     for (int64_t r = 0; r < n; r++) /* any order */
       reshard_comm_destroy(comms[(r * 5 + 3) % n]);
@@ -559,7 +559,7 @@ static void ring_body(void *user, int64_t rank) {
     memset(mine.in, -1, sizeof mine.in);
     mine.send = (rs_part){.peer = next, .at = mine.out, .bytes = 1 + (rank + i) % 60 - (rank == x->spoiled)};
     mine.receive = (rs_part){.peer = before, .at = mine.in, .bytes = 1 + (before + i) % 60};
-    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL, NULL};
+    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL, NULL, NULL};
     status = rs_comm_together(comms[rank], run_ring, &mine);
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
       x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);

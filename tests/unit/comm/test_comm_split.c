@@ -53,7 +53,7 @@ static void assert_split(const split_case *c, const int64_t *global) {
     assert_int_equal(reshard_comm_size(subs[r]), size);
     assert_int_equal(reshard_comm_rank(subs[r]), before);
     assert_int_equal(reshard_comm_global_ranks(subs[r])[before], global != NULL ? global[r] : r);
-    reshard_comm_stats stats = {5, 5};
+    reshard_comm_stats stats = {.received_bytes = 5, .received_messages = 5};
     assert_int_equal(reshard_comm_get_stats(subs[r], &stats), RESHARD_SUCCESS);
     assert_true(stats.received_bytes == 0 && stats.received_messages == 0);
   }

@@ -5,6 +5,7 @@
 
 #include <reshard/transfer.h>
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,8 @@ static void bind_lists(world *w) {
   }
 }
 
+static int64_t most_chains = 2;
+
 /* domains: of the ranks. */
 static reshard_status open_world(world *w, const int64_t *domains, int64_t limit, reshard_path path) {
   const int64_t shape[2] = {ROWS, COLUMNS};
@@ -56,7 +59,7 @@ static reshard_status open_world(world *w, const int64_t *domains, int64_t limit
   reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
   topology.ranks = RANKS;
   topology.domain = domains;
-  topology.chains = 2;
+  topology.chains = most_chains;
   topology.round_ns = 10;
   reshard_layout src = layout_from_text("chunk(0;0-1)", 2, shape, RANKS),
                  dst = layout_from_text("mesh(4@2-5;R)", 2, shape, RANKS);
@@ -87,7 +90,24 @@ static void close_world(world *w) {
     reshard_comm_destroy(w->comms[r]);
 }
 
-static const int64_t two_domains[RANKS] = {0, 0, 1, 1, 1, 1}, one_receiver_each[RANKS] = {0, 0, 0, 0, 0, 1};
+/* Counts of all ranks, of so many executes, beside those of the plans: each byte leaves once, and enters once. */
+static void check_counts(const world *w, int64_t executes, bool counted) {
+  int64_t left = 0, leaving = 0;
+  for (int r = 0; r < RANKS; r++) {
+    reshard_comm_stats stats;
+    reshard_plan_info info;
+    assert_int_equal(reshard_comm_get_stats(w->comms[r], &stats), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_get_info(w->plans[r], &info), RESHARD_SUCCESS);
+    assert_int_equal(stats.between_bytes, counted ? executes * info.between_received_bytes : 0);
+    assert_int_equal(stats.within_bytes, counted ? executes * info.within_received_bytes : 0);
+    left += stats.leaving_bytes;
+    leaving += info.leaving_bytes;
+  }
+  assert_int_equal(left, counted ? executes * leaving : 0);
+}
+
+static const int64_t two_domains[RANKS] = {0, 0, 1, 1, 1, 1}, one_receiver_each[RANKS] = {0, 0, 0, 0, 0, 1},
+                     chained[RANKS] = {0, 0, 1, 1, 2, 2};
 
 CASE(replicas_receive_slices_and_pass_them_on) {
   const int64_t limits[] = {RESHARD_DEFAULT_LIMIT, RESHARD_NO_LIMIT, 65536, 3072};
@@ -114,6 +134,7 @@ CASE(replicas_receive_slices_and_pass_them_on) {
     fill_world(&w, 9);
     assert_int_equal(reshard_execute_all(RANKS, w.transfers, NULL), RESHARD_SUCCESS);
     check_world(&w, 9);
+    check_counts(&w, 3, true);
     close_world(&w);
   }
 }
@@ -132,8 +153,32 @@ CASE(transfers_pass_nothing_on_where_they_are_direct_or_domains_have_no_replicas
     check_world(&w, 4);
     assert_int_equal(reshard_transfer_get_info(w.transfers[2], &info), RESHARD_SUCCESS);
     assert_true(info.path == worlds[i].path && info.streams == 0 && info.later_rounds == 0);
+    check_counts(&w, 1, info.path == RESHARD_PATH_PACKED);
     close_world(&w);
   }
+}
+
+/* From domain to domain, as the chains have it: what the second one receives has left the source before. */
+CASE(bytes_of_a_chain_leave_the_source_once) {
+  for (int64_t chains = 1; chains <= 2; chains++) {
+    world w;
+    most_chains = chains;
+    assert_int_equal(open_world(&w, chained, RESHARD_NO_LIMIT, RESHARD_PATH_PACKED), RESHARD_SUCCESS);
+    fill_world(&w, 5);
+    assert_int_equal(reshard_execute_all(RANKS, w.transfers, NULL), RESHARD_SUCCESS);
+    check_world(&w, 5);
+    check_counts(&w, 1, true);
+    int64_t left = 0, entered = 0;
+    for (int r = 0; r < RANKS; r++) {
+      reshard_comm_stats stats;
+      assert_int_equal(reshard_comm_get_stats(w.comms[r], &stats), RESHARD_SUCCESS);
+      left += stats.leaving_bytes;
+      entered += stats.between_bytes;
+    }
+    assert_true(left == chains * ROWS * COLUMNS && entered == 2 * ROWS * COLUMNS);
+    close_world(&w);
+  }
+  most_chains = 2;
 }
 
 RUN_CASES
