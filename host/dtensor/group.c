@@ -4,6 +4,7 @@
 #include "dtensor/group.h"
 
 #include "metadata/group.h"
+#include "plan/topology.h"
 
 #include <stdlib.h>
 
@@ -29,19 +30,41 @@ reshard_status rs_dtensor_cache_get(reshard_sharder sharder, rs_dtensor_cache **
   return RESHARD_SUCCESS;
 }
 
+static int64_t count_domains(int64_t n, const int64_t *domain) {
+  int64_t count = 0;
+  for (int64_t i = 0, first; i < n; i++) {
+    for (first = 0; domain[first] != domain[i];)
+      first++;
+    count += first == i;
+  }
+  return count;
+}
+
 /* Makes a group's sharder; its global ranks are those of the given one, whose options all ranks have compared. */
 static reshard_status make_group_sharder(reshard_sharder given, reshard_mesh mesh, reshard_comm comm,
                                          reshard_sharder *sharder) {
   reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT,
                                      .cached_plans = given->limit > 0 ? given->limit : -1,
-                                     .workspace_limit = given->workspace_limit,
+                                     .workspace_limit = given->options.limit,
                                      .path = given->path,
                                      .device = given->device};
-  int64_t *ranks;
-  RS_TRY(rs_alloc(&ranks, mesh->size, sizeof *ranks));
-  for (int64_t i = 0; i < mesh->size; i++)
-    ranks[i] = rs_group_at(&given->group, rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i)));
+  int64_t *ranks, *domain;
+  reshard_topology topology;
+  RS_TRY(rs_alloc(&ranks, 2 * mesh->size, sizeof *ranks));
+  domain = ranks + mesh->size;
+  for (int64_t i = 0; i < mesh->size; i++) {
+    int64_t rank = rs_mesh_rank_at(mesh, rs_mesh_position(mesh, i));
+    ranks[i] = rs_group_at(&given->group, rank);
+    domain[i] = given->options.topology != NULL ? given->options.nodes[rank] : 0;
+  }
   options.group = (reshard_group){mesh->size, ranks};
+  if (given->options.topology != NULL) {
+    topology = rs_topology_of(&given->options);
+    topology.ranks = mesh->size;
+    topology.domain = domain;
+    topology.chains = rs_min(topology.chains, count_domains(mesh->size, domain));
+    options.topology = &topology;
+  }
   reshard_status status = rs_sharder_new(comm, &options, sharder);
   free(ranks);
   return status;

@@ -91,7 +91,7 @@ static void describe_options(const struct reshard_plan_s *plan, tensor_record *o
   if (t != NULL)
     snprintf(out->values[1], sizeof out->values[1],
              "of %lld bytes/s between, %lld within, %lld ns a round, chains %lld", (long long)t->between,
-             (long long)t->within, (long long)t->round_ns, (long long)t->chains);
+             (long long)t->within, (long long)t->round_ns, (long long)t->asked);
   else if (plan->nodes != NULL)
     rs_list_text(out->values[1], sizeof out->values[1], plan->world, plan->nodes);
   else

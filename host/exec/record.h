@@ -30,8 +30,8 @@ enum { RS_RECORD_ERROR, RS_RECORD_CREATE, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_
 /* Options of a sharder that all its ranks give alike. */
 typedef struct rs_sharder_terms {
   int32_t path; /* reshard_path */
-  int64_t cached_plans, workspace_limit;
-  uint64_t group; /* hash of the global ranks */
+  int64_t cached_plans;
+  uint64_t group, plans; /* hashes of the global ranks, and of options of the plans */
 } rs_sharder_terms;
 
 /* Record that ranks exchange and compare: of fixed size, whatever the plan. */

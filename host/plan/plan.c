@@ -245,6 +245,13 @@ uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, 
   }
 }
 
+uint64_t rs_plan_hash_options(const struct reshard_plan_s *plan) {
+  uint64_t hash = rs_hash(0, &plan->limit, sizeof plan->limit);
+  if (plan->nodes != NULL)
+    hash = rs_hash(hash, plan->nodes, (size_t)plan->world * sizeof *plan->nodes);
+  return plan->topology != NULL ? rs_hash(hash, plan->topology, sizeof *plan->topology) : hash;
+}
+
 /* One hash per field that ranks compare. Names and strides are a rank's own business. */
 static void hash_fields(struct reshard_plan_s *plan) {
   uint64_t *f = plan->fields;
@@ -252,11 +259,7 @@ static void hash_fields(struct reshard_plan_s *plan) {
   for (int64_t i = 0; i < plan->ngiven; i++)
     for (int field = RS_FIELD_TENSORS; field <= RS_FIELD_REGIONS; field++)
       f[field] = rs_plan_field(plan, field, i, f[field]);
-  f[RS_FIELD_OPTIONS] = rs_hash(0, &plan->limit, sizeof plan->limit);
-  if (plan->nodes != NULL)
-    f[RS_FIELD_OPTIONS] = rs_hash(f[RS_FIELD_OPTIONS], plan->nodes, (size_t)plan->world * sizeof *plan->nodes);
-  if (plan->topology != NULL)
-    f[RS_FIELD_OPTIONS] = rs_hash(f[RS_FIELD_OPTIONS], plan->topology, sizeof *plan->topology);
+  f[RS_FIELD_OPTIONS] = rs_plan_hash_options(plan);
 }
 
 static reshard_status read_options(struct reshard_plan_s *plan, const reshard_plan_options *options) {

@@ -181,6 +181,8 @@ struct reshard_plan_s {
   reshard_plan_info info;
 };
 
+/* The hash of the options, RS_FIELD_OPTIONS: of the limit, the nodes and the topology. */
+uint64_t rs_plan_hash_options(const struct reshard_plan_s *plan);
 /* The hash of a field of entry i, chained to that of the entries before (0 for none); RS_FIELD_TENSORS to _REGIONS. */
 uint64_t rs_plan_field(const struct reshard_plan_s *plan, int field, int64_t i, uint64_t before);
 

@@ -9,6 +9,7 @@
 
 #include "exec/path.h"
 #include "metadata/group.h"
+#include "plan/topology.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,8 +61,11 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   s->comm = comm;
   s->group.n = comm->size;
   s->path = options->path;
-  s->workspace_limit = options->workspace_limit;
+  s->options = (struct reshard_plan_s){
+      .rank = comm->rank, .world = comm->size, .nentries = 1, .limit = options->workspace_limit};
   s->limit = options->cached_plans == -1 ? 0 : options->cached_plans == 0 ? CACHED_PLANS : options->cached_plans;
+  if (options->topology != NULL)
+    RS_TRY(rs_topology_read(&s->options, options->topology, NULL));
   RS_TRY(find_device(comm, options, &s->device));
   if (comm->device->streams->asynchronous || !rs_comm_keeps_messages(comm)) /* else messages may be left in it */
     RS_TRY(rs_device_pool(s->device, &s->memory.staging_cache.pool));
@@ -75,12 +79,18 @@ static reshard_status read_options(reshard_comm comm, const reshard_sharder_opti
   return RESHARD_SUCCESS;
 }
 
+static void free_options(reshard_sharder s) {
+  free(s->options.nodes);
+  free(s->options.topology);
+}
+
 reshard_status rs_sharder_new(reshard_comm comm, const reshard_sharder_options *options, reshard_sharder *sharder) {
   struct reshard_sharder_s *made;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   reshard_status status = read_options(comm, options, made);
   if (status != RESHARD_SUCCESS) {
     reshard_device_release(made->device);
+    free_options(made);
     free(made);
     return status;
   }
@@ -109,13 +119,6 @@ static reshard_status error_groups(reshard_comm comm, const reshard_group *group
   return rs_error_differ(field, 0, values[0], rank, values[1]);
 }
 
-static void print_limit(char *text, size_t size, int64_t limit) {
-  if (limit > 0)
-    snprintf(text, size, "%lld", (long long)limit);
-  else
-    snprintf(text, size, limit == RESHARD_NO_LIMIT ? "none" : "default");
-}
-
 /* Two ranks' options; without a word where they are alike. The same on all ranks, as all look at the same records. */
 static reshard_status compare_terms(const rs_record *zero, const rs_record *other, int64_t rank) {
   const rs_sharder_terms *a = &zero->terms, *b = &other->terms;
@@ -124,11 +127,6 @@ static reshard_status compare_terms(const rs_record *zero, const rs_record *othe
     snprintf(values[0], sizeof values[0], "%lld", (long long)a->cached_plans);
     snprintf(values[1], sizeof values[1], "%lld", (long long)b->cached_plans);
     return rs_error_differ("cached_plans", 0, values[0], rank, values[1]);
-  }
-  if (a->workspace_limit != b->workspace_limit) {
-    print_limit(values[0], sizeof values[0], a->workspace_limit);
-    print_limit(values[1], sizeof values[1], b->workspace_limit);
-    return rs_error_differ("workspace_limit", 0, values[0], rank, values[1]);
   }
   if (a->path != b->path)
     return rs_error_differ("path", 0, rs_path_name((reshard_path)a->path), rank, rs_path_name((reshard_path)b->path));
@@ -141,12 +139,15 @@ static reshard_status agree_on_sharders(reshard_comm comm, reshard_status mine, 
   rs_record record = {.call = RS_RECORD_SHARDER, .private_entry = -1};
   const rs_record *all;
   if (mine == RESHARD_SUCCESS)
-    record.terms =
-        (rs_sharder_terms){(int32_t)s->path, s->limit, s->workspace_limit, hash_group(&s->group, 0, s->group.n, 0)};
+    record.terms = (rs_sharder_terms){(int32_t)s->path, s->limit, hash_group(&s->group, 0, s->group.n, 0),
+                                      rs_plan_hash_options(&s->options)};
   rs_record_set_status(&record, mine);
   RS_TRY(rs_records_exchange(comm, NULL, &record, &all));
   for (int64_t r = 1; r < comm->size; r++)
     RS_TRY(compare_terms(&all[0], &all[r], r));
+  for (int64_t r = 1; r < comm->size; r++)
+    if (all[r].terms.plans != all[0].terms.plans)
+      return rs_plans_differ(comm, &s->options, RS_FIELD_OPTIONS, r, 0, 0);
   for (int64_t r = 1; r < comm->size; r++)
     if (all[r].terms.group != all[0].terms.group)
       return error_groups(comm, &s->group, r);
@@ -208,6 +209,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
   reshard_device_release(sharder->device);
   rs_once_memory_free(&sharder->memory, sharder->comm);
   free((void *)sharder->group.ranks);
+  free_options(sharder);
   rs_comm_let_go(sharder->comm);
   free(sharder);
 }
@@ -241,7 +243,10 @@ static bool plan_matches(const rs_cached_plan *p, uint64_t hash, int64_t n, cons
 }
 
 static reshard_status plan_entries(reshard_sharder s, int64_t n, const rs_sharder_entry *entries, rs_cached_plan *p) {
-  const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = s->workspace_limit};
+  bool domains = s->options.topology != NULL;
+  const reshard_topology topology = domains ? rs_topology_of(&s->options) : (reshard_topology){0};
+  const reshard_plan_options options = {
+      .size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = s->options.limit, .topology = domains ? &topology : NULL};
   reshard_entry *list;
   RS_TRY(rs_alloc_zero(&p->tensors, n, sizeof *p->tensors));
   RS_TRY(rs_alloc(&list, n, sizeof *list));

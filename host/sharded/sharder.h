@@ -3,6 +3,7 @@
 #define RS_SHARDED_SHARDER_H
 
 #include "exec/call.h"
+#include "plan/plan.h"
 #include "tensor/tensor.h"
 #include "tree/tree.h"
 
@@ -80,13 +81,13 @@ struct reshard_sharder_s {
   reshard_comm comm;   /* borrowed */
   reshard_group group; /* ranks are a copy */
   reshard_path path;
-  int64_t workspace_limit;
-  int64_t limit;             /* plans in a cache; 0: none */
-  rs_cached_plans plans;     /* of collective calls that succeeded: the same on all ranks */
-  rs_cached_plans own;       /* of this rank's calls that are local */
-  rs_cached_plan *candidate; /* of the collective call under way, where the cache has none; NULL: there is none */
-  bool looked_up;            /* the plan of the call under way, in the cache */
-  void *attached;            /* of a room above; freed with the sharder; NULL: nothing */
+  struct reshard_plan_s options; /* of its plans: the limit and the topology, without entries */
+  int64_t limit;                 /* plans in a cache; 0: none */
+  rs_cached_plans plans;         /* of collective calls that succeeded: the same on all ranks */
+  rs_cached_plans own;           /* of this rank's calls that are local */
+  rs_cached_plan *candidate;     /* of the collective call under way, where the cache has none; NULL: there is none */
+  bool looked_up;                /* the plan of the call under way, in the cache */
+  void *attached;                /* of a room above; freed with the sharder; NULL: nothing */
   void (*attached_free)(void *attached);
   rs_once_memory memory;
   reshard_device device; /* whose pool new arrays come from; retained */

@@ -56,7 +56,8 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
 typedef struct reshard_sharder_s *reshard_sharder;
 
 /* Begin with RESHARD_SHARDER_OPTIONS_DEFAULTS, or set `size` to RESHARD_SHARDER_OPTIONS_INIT; the rest may be 0. All
- * ranks give group, cached_plans, workspace_limit and path alike; device and keep_bytes are each rank's own. */
+ * ranks give group, cached_plans, workspace_limit, path and topology alike; device and keep_bytes are each rank's own.
+ */
 typedef struct reshard_sharder_options {
   size_t size;
   /* Global ranks of the communicator's ranks, copied. n 0: reshard_comm_global_ranks; where that is NULL, 0..size-1. */
@@ -75,10 +76,13 @@ typedef struct reshard_sharder_options {
    * together at the most that was in use at one time. A reshard in place then takes no more memory than without. -1:
    * none; else bytes. 0 where a device is given. */
   int64_t keep_bytes;
+  /* As in reshard_plan_options, of the communicator's ranks; copied. Calls on the packed path pass bytes on by it. A
+   * DTensor's part of the mesh has the domains of its ranks, and no more chains than these. NULL: none. */
+  const reshard_topology *topology;
 } reshard_sharder_options;
 #define RESHARD_SHARDER_OPTIONS_INIT sizeof(reshard_sharder_options)
 #define RESHARD_SHARDER_OPTIONS_DEFAULTS \
-  { sizeof(reshard_sharder_options), {0, NULL}, 0, 0, RESHARD_PATH_AUTO, NULL, 0 }
+  { sizeof(reshard_sharder_options), {0, NULL}, 0, 0, RESHARD_PATH_AUTO, NULL, 0, NULL }
 /* Collective over comm: each rank makes its own, all in one order. options: NULL for the defaults.
  *
  * The call blocks until all ranks have come, in one all-gather of fixed size, by the communicator's deadline at most;

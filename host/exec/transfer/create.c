@@ -220,7 +220,7 @@ static reshard_status open_node(reshard_transfer t, const rs_arrays *arrays, rs_
 }
 
 /* True where messages can be made of streams: the plan passes bytes on. */
-static bool may_pass_on(const struct reshard_transfer_s *t) { return t->plan->hops != NULL && t->cached == NULL; }
+static bool may_pass_on(const struct reshard_transfer_s *t) { return t->plan->hops != NULL; }
 
 /* Refuses streams for which there is no room; the same on all ranks. */
 static reshard_status check_streams(const struct reshard_transfer_s *t, int64_t streams, int64_t of_pair) {

@@ -495,16 +495,45 @@ CASE(rank_that_makes_no_sharder_is_waited_for) {
   }
 }
 
+/* Rank 1 has other domains, or another cost of a round, than the others. */
+static void topology_body(void *user, int64_t r) {
+  sharded_ranks *p = user;
+  bool of_domains = *(const bool *)p->user;
+  const int64_t domains[2][3] = {{0, 0, 1}, {0, 1, 1}};
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = 3;
+  topology.domain = domains[r == 1 && of_domains];
+  topology.round_ns += r == 1 && !of_domains;
+  reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .topology = &topology};
+  reshard_sharder made = NULL;
+  rank_result_set(&p->results[r], reshard_sharder_create(p->comms[r], &options, &made));
+  p->wrong[r] = made != NULL;
+}
+
+CASE(topologies_that_differ_are_named_on_all_ranks) {
+  sharded_ranks p;
+  sharded_ranks_open(&p, 3, NULL);
+  sharded_ranks_run(&p, topology_body, &(bool){true});
+  sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "topology: domain of rank 1: 0 on rank 0, 1 on rank 1");
+  sharded_ranks_run(&p, topology_body, &(bool){false});
+  sharded_ranks_assert(&p, RESHARD_ERROR_MISMATCH, "30001 ns a round, chains 0 on rank 1");
+  sharded_ranks_close(&p);
+}
+
 CASE(options_that_differ_are_refused_on_all_ranks) {
   static const int64_t twice[2] = {4, 4}, apart[2] = {9, 4};
+  static const reshard_topology small = {RESHARD_TOPOLOGY_INIT, 1, twice, 1, 1, 1, 0},
+                                slow = {RESHARD_TOPOLOGY_INIT, 2, twice, 0, 1, 1, 0};
   static const options_case cases[] = {
-      {{.size = 8}, "size field 8, this library's reshard_sharder_options has 64"},
+      {{.size = 8}, "size field 8, this library's reshard_sharder_options has 72"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .cached_plans = -2},
        "-2 cached plans, workspace limit 0: -1 is the least of both"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .workspace_limit = -2},
        "0 cached plans, workspace limit -2: -1 is the least of both"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .keep_bytes = -2}, "-2 bytes kept: -1 is the least"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .path = (reshard_path)7}, "unknown path 7"},
+      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .topology = &small}, "topology: domains of 1 ranks, the world has 2"},
+      {{.size = RESHARD_SHARDER_OPTIONS_INIT, .topology = &slow}, "0 bytes a second between its domains"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {3, NULL}}, "a group of 3 ranks for a communicator of 2"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, twice}}, "4"},
       {{.size = RESHARD_SHARDER_OPTIONS_INIT, .group = {2, apart}}, NULL},

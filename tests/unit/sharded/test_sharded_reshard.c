@@ -76,6 +76,35 @@ static void reshard_chain(int64_t n, reshard_dtype dtype, int ndim, const int64_
   }
 }
 
+/* 6 ranks in two domains. What the four of the second one receive alike enters it once. */
+CASE(sharder_with_a_topology_passes_bytes_on) {
+  enum { RANKS = 6, ROWS = 96, COLUMNS = 512 };
+  static const int64_t shape[2] = {ROWS, COLUMNS}, domain[RANKS] = {0, 0, 1, 1, 1, 1};
+  static const char *const tour[] = {"chunk(0;0-1)", "mesh(4@2-5;R)", "chunk(1;0-1)", "mesh(2x2@2-5;R,S1)"};
+  int64_t entered[2];
+  for (int with = 0; with < 2; with++) {
+    reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+    topology.ranks = RANKS;
+    topology.domain = domain;
+    topology.chains = 2;
+    reshard_sharder_options options = {
+        .size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED, .topology = with ? &topology : NULL};
+    sharded_ranks p;
+    sharded_ranks_open(&p, RANKS, &options);
+    for (int again = 0; again < 2; again++)
+      go_on(&p, RESHARD_F32, 2, shape, 4, tour);
+    entered[with] = 0;
+    for (int r = 2; r < RANKS; r++) {
+      reshard_comm_stats stats;
+      assert_int_equal(reshard_comm_get_stats(p.comms[r], &stats), RESHARD_SUCCESS);
+      entered[with] += with ? stats.between_bytes : stats.received_bytes;
+    }
+    sharded_ranks_close(&p);
+  }
+  assert_int_equal(entered[0], 2 * (4 + 2) * ROWS * COLUMNS * 4);
+  assert_int_equal(entered[1], 2 * (1 + 1) * ROWS * COLUMNS * 4);
+}
+
 /* Sizes that four ranks do not divide, dims 0 and 1 both ways, placements shuffled. */
 CASE(cases_of_pytorch_hold) {
   static const int64_t shapes[4][2] = {{13, 21}, {14, 23}, {15, 26}, {12, 24}};

@@ -36,6 +36,7 @@ typedef struct rank {
   reshard_dtensor kept[KEPT]; /* earlier results: their memory is taken */
   reshard_tensor whole;
   int at;
+  bool passes; /* the other placement is replicas: domains pass bytes on to them */
   rank_result result;
 } rank;
 
@@ -57,9 +58,10 @@ static reshard_status cuda(cudaError_t error) {
 }
 
 static reshard_placing placing_of(const rank *r, int at) {
-  static const reshard_placement cuts[2] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
-                                            {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1}};
-  return (reshard_placing){r->mesh, &cuts[at], NULL};
+  static const reshard_placement cuts[3] = {{.kind = RESHARD_PLACEMENT_SHARD, .dim = 0},
+                                            {.kind = RESHARD_PLACEMENT_SHARD, .dim = 1},
+                                            {.kind = RESHARD_PLACEMENT_REPLICATE}};
+  return (reshard_placing){r->mesh, &cuts[at == 1 && r->passes ? 2 : at], NULL};
 }
 
 /* This rank's part, of the host. */
@@ -103,6 +105,7 @@ static reshard_status open_rank(world *w, int64_t i) {
   RS_TRY(cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking)));
   options.size = RESHARD_SHARDER_OPTIONS_INIT;
   options.device = r->device;
+  r->passes = options.topology != NULL;
   RS_TRY(reshard_sharder_create(r->comm, &options, &r->sharder));
   RS_TRY(reshard_mesh_create(r->comm, 0, 1, &w->n, NULL, 0, NULL, &r->mesh));
   RS_TRY(reshard_tensor_create_on(r->device, RESHARD_F32, 2, shape, r->stream, &r->whole));
@@ -208,10 +211,30 @@ static void close_world(world *w) {
   }
 }
 
+/* Of each of so many ways there a quarter of the tensor comes into the other domain once, from each rank; and two of
+ * them to rank 0 on the way back, where it is gathered. */
+static void check_entered(const world *w, int64_t ways) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < w->n; i++) {
+    reshard_comm_stats stats;
+    GOOD(reshard_comm_get_stats(w->ranks[i].comm, &stats));
+    bytes += stats.between_bytes;
+  }
+  assert_int_equal(bytes, ways * (4 + 2) * (ROWS * COLUMNS / 4) * (int64_t)sizeof(float));
+}
+
+/* Ranks in two domains. */
+static const int64_t halves[MOST] = {0, 0, 1, 1};
+static const reshard_topology in_halves = {RESHARD_TOPOLOGY_INIT, 4, halves, 1000, 1000, 1000, 2};
+
 /* gpus: 0: over NCCL; -1: over the caller's communicators. */
-static void check_steady(const char *name, int64_t n, int gpus, reshard_path path, int64_t limit, uint64_t seed) {
+static void check_steady_in(const reshard_topology *topology, const char *name, int64_t n, int gpus, reshard_path path,
+                            int64_t limit, uint64_t seed) {
   enum { WARM = 8, CALLS = 12 };
-  world w = {.n = n, .nccl = gpus <= 0, .borrowed = gpus < 0, .options = {.path = path, .workspace_limit = limit}};
+  world w = {.n = n,
+             .nccl = gpus <= 0,
+             .borrowed = gpus < 0,
+             .options = {.path = path, .workspace_limit = limit, .topology = topology}};
   vg_begin(&(vg_options){.devices = (int)n, .seed = seed});
   open_world(&w, gpus);
   w.calls = WARM;
@@ -231,9 +254,22 @@ static void check_steady(const char *name, int64_t n, int gpus, reshard_path pat
              (int)gathers, (int)driver, (int)(after.allocs - before.allocs), (int)(after.frees - before.frees),
              (int)(after.host_syncs - before.host_syncs), (int)(after.creates - before.creates), CALLS);
   check_whole(&w);
+  if (topology != NULL)
+    check_entered(&w, (WARM + CALLS) / 2);
   close_world(&w);
   if (vg_end() != 0)
     fail_msg("%s, seed %d: %s", name, (int)seed, vg_report(0));
+}
+
+static void check_steady(const char *name, int64_t n, int gpus, reshard_path path, int64_t limit, uint64_t seed) {
+  check_steady_in(NULL, name, n, gpus, path, limit, seed);
+}
+
+CASE(later_calls_that_pass_bytes_on_wait_for_nothing) {
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    check_steady_in(&in_halves, "passed on", 4, 4, RESHARD_PATH_PACKED, 0, seed);
+    check_steady_in(&in_halves, "passed on, 2 GPUs, rounds", 4, 2, RESHARD_PATH_PACKED, 16384, seed);
+  }
 }
 
 CASE(later_calls_over_nccl_wait_for_nothing) {
