@@ -106,7 +106,7 @@ module reshard
   end type
 
   type, bind(C) :: reshard_comm_stats
-    integer(c_int64_t) :: received_bytes, received_messages
+    integer(c_int64_t) :: received_bytes, received_messages, between_bytes, within_bytes, leaving_bytes
   end type
 
   type, bind(C) :: reshard_node_options
