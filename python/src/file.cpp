@@ -81,7 +81,8 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
     all.push_back({w.name.c_str(), w.dtype, w.layout->handle});
   }
   reshard_writer_options options = RESHARD_WRITER_OPTIONS_DEFAULTS;
-  for (const auto &[key, value] : metadata.value_or(Texts()))
+  const Texts texts = metadata.value_or(Texts()); // the pairs point into it
+  for (const auto &[key, value] : texts)
     pairs.push_back({c_text(key, "metadata"), c_text(value, "metadata")});
   options.force = force, options.metadata = pairs.data(), options.nmetadata = int64_t(pairs.size());
   reshard_writer writer = nullptr;
