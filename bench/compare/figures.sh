@@ -52,6 +52,13 @@ many_tensors() { # 1,000 tensors of 4 KiB to 4 MiB, log-uniform
     --src 'mesh(fsdp=4;S0)' --dst 'mesh(tp=4;S1)'
 }
 
+passed_on() { # LABEL CHAINS RANKS...: 64 MiB from two ranks of a domain to 4 replicas; RANKS of each other domain
+  local domains=$work/domains${#labels[@]}
+  printf '%s\n' 0-1 "${@:3}" "chains $2" >"$domains"
+  add ratio '' '' "$1" bench_ratio --shape 4096x4096 --dtype f32 --src 'chunk(0;0-1)' --dst 'mesh(4@2-5;R)' \
+    --path packed --topology "$domains"
+}
+
 round_ratios() { # PLAN-OPTION...: most rounds to the least possible, limits of 64 MiB to 1 GiB
   local limit
   for limit in 64 128 256 512 1024; do
@@ -149,6 +156,12 @@ transpose 0.5 u8 32768
 many_tensors
 ! command -v mpirun >/dev/null ||
   add ratio '' '' 'over MPI, messages: with a deadline, to without' deadline_ratio
+head_of 'replicas in domains, packed: ratio to a straight copy'
+passed_on '4 of a domain, each receives all, without chains' none 2-5
+passed_on '4 of a domain, slices passed on' 1 2-5
+passed_on '2 in each of two domains, without chains' none 2-3 4-5
+passed_on '2 in each of two domains, one chain' 1 2-3 4-5
+passed_on '2 in each of two domains, two chains' 2 2-3 4-5
 head_of 'rounds under limits of 64 MiB to 1 GiB: to the least'
 large=(--shape 65536x65536 --dtype f32)
 rounds 'rows to columns, 8 ranks' "${large[@]}" --src 'chunk(0)' --dst 'chunk(1)' --ranks 8
