@@ -144,6 +144,50 @@ static void train(processes *all, int64_t rank, void *user) {
   close_model(&m);
 }
 
+/* Two domains of two ranks; each has one half of the rows twice, and needs the other half twice. */
+static void gather_domains(processes *all, int64_t rank, void *user) {
+  static const int64_t domain[RANKS] = {0, 0, 1, 1}, shape[] = {64, 4096};
+  const int64_t half = shape[0] / 2 * shape[1];
+  const reshard_properties properties = {.dtype = RESHARD_F32};
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = RANKS;
+  topology.domain = domain;
+  topology.chains = 1;
+  const reshard_sharder_options options = {
+      .size = RESHARD_SHARDER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED, .topology = user != NULL ? &topology : NULL};
+  model m = {0};
+  reshard_dtensor rows, whole;
+  reshard_tensor_info info;
+  reshard_comm_stats stats;
+  GOOD(processes_comm(all, rank, NULL, TIMEOUT_MS, &m.comm));
+  GOOD(reshard_sharder_create(m.comm, &options, &m.sharder));
+  GOOD(reshard_mesh_parse(m.comm, 0, "domain=2,replica=2", &m.mesh));
+  GOOD(reshard_placements_parse("S0,R", m.mesh, m.placement[0][0], m.order[0][0]));
+  GOOD(reshard_placements_parse("R,R", m.mesh, m.placement[1][0], m.order[1][0]));
+  reshard_placing from = placing_of(&m, 0, 0), to = placing_of(&m, 1, 0);
+  GOOD(reshard_dtensor_empty(m.sharder, &from, 2, shape, &properties, NULL, &rows));
+  GOOD(reshard_tensor_get_info(reshard_dtensor_local(rows), &info));
+  CHILD_CHECK(info.elements == half);
+  for (int64_t i = 0; i < half; i++)
+    ((float *)info.data)[i] = value_of(0, domain[rank] * half + i);
+  GOOD(reshard_dtensor_redistribute(1, &rows, &to, NULL, &whole));
+  GOOD(reshard_tensor_get_info(reshard_dtensor_local(whole), &info));
+  CHILD_CHECK(info.elements == 2 * half);
+  for (int64_t i = 0; i < 2 * half; i++)
+    CHILD_CHECK(((float *)info.data)[i] == value_of(0, i));
+  GOOD(reshard_comm_get_stats(m.comm, &stats)); /* with domains, a half of the half comes from the other replica */
+  CHILD_CHECK(stats.received_bytes == half * 4);
+  CHILD_CHECK(stats.between_bytes == (user != NULL ? half * 4 / 2 : 0) && stats.within_bytes == stats.between_bytes);
+  reshard_dtensor_release(rows);
+  reshard_dtensor_release(whole);
+  close_model(&m);
+}
+
+CASE(processes_of_a_domain_pass_on_what_enters_it) {
+  for (int with = 0; with < 2; with++)
+    assert_int_equal(processes_run(RANKS, 0, gather_domains, with ? &with : NULL), 0);
+}
+
 CASE(test_fsdp_tp) {
   char directory[] = "checkpoint", command[64];
   assert_int_equal(processes_run(RANKS, 0, train, directory), 0);
