@@ -180,8 +180,11 @@ Report stats(Comm &comm) {
   for (reshard_comm handle : comm.handles) {
     const reshard_comm_stats one = got<reshard_comm_stats>(reshard_comm_get_stats, handle);
     sum.received_bytes += one.received_bytes, sum.received_messages += one.received_messages;
+    sum.between_bytes += one.between_bytes, sum.within_bytes += one.within_bytes;
+    sum.leaving_bytes += one.leaving_bytes;
   }
-  return report_of("received_bytes", sum.received_bytes, "received_messages", sum.received_messages);
+  return report_of("received_bytes", sum.received_bytes, "received_messages", sum.received_messages, "between_bytes",
+                   sum.between_bytes, "within_bytes", sum.within_bytes, "leaving_bytes", sum.leaving_bytes);
 }
 std::string report(Comm &comm, int64_t last) {
   Use<Comm> in(comm);

@@ -325,6 +325,14 @@ def test_plans_tell_their_figures() -> None:
     assert plan.reverse().info.sent_bytes == 8
 
 
+def test_communicators_count_what_came() -> None:
+    with reshard.local(2) as comm:
+        reshard.redistribute([held(SRC, r, np.ones(SRC.shape, "f4")) for r in range(2)], SRC, DST, comm)
+        stats = dict(comm.stats)
+    assert stats.pop("received_bytes") == 2 * 8 and stats.pop("received_messages") in (0, 2)
+    assert stats == {"between_bytes": 0, "within_bytes": 0, "leaving_bytes": 0}  # of domains, which no plan has here
+
+
 def groups_of_nccl(monkeypatch: pytest.MonkeyPatch, rank: int, store: Any) -> Any:
     """Stand-ins for torch and its group: no GPU is needed to see what is asked of them."""
     from types import SimpleNamespace
