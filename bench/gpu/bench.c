@@ -8,61 +8,78 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILES = 4, ENGINES = 2, LOADS = 2, BOXES = 4 };
+enum { TILES = 4, ENGINES = 2, LOADS = 2, LEAPS = 2, BOXES = 4, TINY_BOXES = 2 };
 static const int64_t tiles[TILES] = {0, 16 << 10, 32 << 10, 64 << 10};
 static const int64_t engine_from[ENGINES] = {1, INT64_MAX}; /* always, never */
 static const int64_t row_loads[LOADS] = {RS_BOX_ROW_LOADS_FEW, RS_BOX_ROW_LOADS_MANY};
+static const int64_t leaps[LEAPS] = {32, 128}; /* a sector and the line, in place of half a sector */
 
-/* Measures some boxes by a policy. Returns the sum of the logarithms of their figures. */
-static double measure_policy(gpu_bench_run *x, gpu_policy policy) {
-  static const gpu_box boxes[BOXES] = {{"rows of 16 KiB", 16 << 10, 4, 0, false},
-                                       {"rows of 4 KiB", 4096, 4, 0, false},
-                                       {"rows of 256 B", 256, 4, 0, false},
-                                       {"rows of 4 KiB, shifted by 4", 4096, 4, 4, false}};
-  char tile[32] = "by size", loads[32] = "";
+static const gpu_box row_boxes[BOXES] = {{"rows of 16 KiB", 16 << 10, 4, 0, false},
+                                         {"rows of 4 KiB", 4096, 4, 0, false},
+                                         {"rows of 256 B", 256, 4, 0, false},
+                                         {"rows of 4 KiB, shifted by 4", 4096, 4, 4, false}};
+static const gpu_box tiny_boxes[TINY_BOXES] = {{"rows of 8 B, 4 interleaved", 8, 4, 0, true},
+                                               {"rows of 4 B, 4 interleaved", 4, 4, 0, true}};
+
+/* Measures n boxes by a policy. Returns the sum of the logarithms of their figures. */
+static double measure_policy(gpu_bench_run *x, int n, const gpu_box *box, gpu_policy policy) {
+  char tile[32] = "by size", more[32] = "";
   double sum = 0;
   if (policy.tile > 0)
     snprintf(tile, sizeof tile, "%lld KiB", (long long)policy.tile >> 10);
   if (policy.loads > 0)
-    snprintf(loads, sizeof loads, ", %lld loads", (long long)policy.loads);
-  printf("tiles of %s, the bulk copy engine %s%s\n", tile, policy.bulk_from == 1 ? "wherever it can" : "never", loads);
+    snprintf(more, sizeof more, ", %lld loads", (long long)policy.loads);
+  if (policy.leap > 0)
+    snprintf(more, sizeof more, ", leap %lld", (long long)policy.leap);
+  printf("tiles of %s, the bulk copy engine %s%s\n", tile, policy.bulk_from == 1 ? "wherever it can" : "never", more);
   gpu_set_policy(x->b->gpu, policy);
-  for (int i = 0; i < BOXES; i++) {
+  for (int i = 0; i < n; i++) {
     gpu_row *row = &x->row[x->rows];
     int64_t before = x->rows;
-    gpu_box_case(x, &boxes[i]);
+    gpu_box_case(x, &box[i]);
     if (x->rows == before)
       continue;
     if (row->figure > 0)
       sum += log(row->figure);
-    size_t n = strlen(row->name);
-    snprintf(row->name + n, sizeof row->name - n, ", %s, %s%s", tile, policy.bulk_from == 1 ? "engine" : "none", loads);
+    size_t at = strlen(row->name);
+    snprintf(row->name + at, sizeof row->name - at, ", %s, %s%s", tile, policy.bulk_from == 1 ? "engine" : "none",
+             more);
   }
   gpu_set_policy(x->b->gpu, (gpu_policy){0});
   return sum;
 }
 
-/* Measures how copies are best made on this GPU: bytes of a tile and the bulk copy engine or not, then with these a
- * thread's loads. The last line says what to set. */
+/* Measures how copies are best made on this GPU: bytes of a tile and the bulk copy engine or not, with these a thread's
+ * loads, and from which leap on tiny rows follow the source. The last line says what to set. */
 static void sweep_policies(gpu_bench_run *x) {
-  gpu_policy best = {tiles[0], engine_from[0], 0};
-  const double first = measure_policy(x, best);
-  double least = first;
+  gpu_policy best = {tiles[0], engine_from[0], 0, 0}, tiny = best;
+  const double first = measure_policy(x, BOXES, row_boxes, best);
+  double least = first, least_tiny;
   for (int i = 1; i < TILES * ENGINES + LOADS; i++) {
-    gpu_policy policy = {tiles[i / ENGINES % TILES], engine_from[i % ENGINES], 0};
+    gpu_policy policy = {tiles[i / ENGINES % TILES], engine_from[i % ENGINES], 0, 0};
     if (i >= TILES * ENGINES) {
       policy = best;
       policy.loads = row_loads[i - TILES * ENGINES];
     }
-    double sum = measure_policy(x, policy);
+    double sum = measure_policy(x, BOXES, row_boxes, policy);
     if (sum < least - 0.01 * BOXES) { /* less is noise */
       least = sum;
       best = policy;
     }
   }
-  printf("best: RESHARD_CUDA_TILE=%lld RESHARD_CUDA_BULK_FROM=%lld RESHARD_CUDA_LOADS=%lld, %.3f x the speed of tiles "
-         "by size with the engine\n",
-         (long long)best.tile, (long long)best.bulk_from, (long long)best.loads, exp((first - least) / BOXES));
+  least_tiny = measure_policy(x, TINY_BOXES, tiny_boxes, tiny);
+  for (int i = 0; i < LEAPS; i++) {
+    tiny.leap = leaps[i];
+    double sum = measure_policy(x, TINY_BOXES, tiny_boxes, tiny);
+    if (sum < least_tiny - 0.01 * TINY_BOXES) {
+      least_tiny = sum;
+      best.leap = tiny.leap;
+    }
+  }
+  printf("best: RESHARD_CUDA_TILE=%lld RESHARD_CUDA_BULK_FROM=%lld RESHARD_CUDA_LEAP=%lld RESHARD_CUDA_LOADS=%lld, "
+         "%.3f x the speed of tiles by size with the engine\n",
+         (long long)best.tile, (long long)best.bulk_from, (long long)best.leap, (long long)best.loads,
+         exp((first - least) / BOXES));
 }
 
 int gpu_bench(gpu_context *b, const gpu_bench_options *o) {

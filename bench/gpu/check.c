@@ -31,6 +31,7 @@ static void draw_policy(gpu_checker *c) {
   rng *r = &c->r;
   c->policy.tile = rng_one_in(r, 4) ? RS_BOX_LINE * rng_in(r, 32, 512) : tiles[rng_below(r, 5)];
   c->policy.bulk_from = rng_one_in(r, 2) ? 1 : 0;
+  c->policy.leap = rng_one_in(r, 2) ? 0 : 1 << rng_in(r, 3, 7);
   c->policy.loads = rng_one_in(r, 2) ? 0 : 1 << rng_in(r, 1, 3);
   gpu_set_policy(c->b->gpu, c->policy);
 }
@@ -38,7 +39,8 @@ static void draw_policy(gpu_checker *c) {
 /* Counts what tiles these copies are cut in. */
 static void note_tiles(gpu_checker *c, const rs_copies *copies) {
   rs_box_tables tables = {0};
-  rs_box_policy policy = {c->b->info.multiprocessors, c->b->info.major >= 9, c->policy.tile, c->policy.bulk_from};
+  rs_box_policy policy = {c->b->info.multiprocessors, c->b->info.major >= 9, c->policy.tile, c->policy.bulk_from,
+                          c->policy.leap};
   CLI_TRY("", rs_box_tables_make(&tables, copies, &policy));
   bool wide = false;
   for (int k = 0; k < RS_BOX_CLASSES; k++)

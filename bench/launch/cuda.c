@@ -112,6 +112,7 @@ void gpu_nccl_destroy(void *nccl, reshard_comm wrapper) { (void)nccl, (void)wrap
 void gpu_set_policy(rs_device *device, gpu_policy policy) {
   rs_cuda_of(device)->tile = policy.tile;
   rs_cuda_of(device)->bulk_from = policy.bulk_from;
+  rs_cuda_of(device)->leap = policy.leap;
   rs_cuda_of(device)->loads = policy.loads;
 }
 

@@ -303,7 +303,7 @@ static box long_rows(void) {
 
 static rs_box_policy random_policy(void) {
   static const int64_t tiles[] = {0, 4096, 8192, 5120, RS_BOX_TILE, RS_BOX_TILE_MOST};
-  return (rs_box_policy){SMS, below(2) == 0, tiles[below(6)], below(2) == 0 ? 1 : 0};
+  return (rs_box_policy){SMS, below(2) == 0, tiles[below(6)], below(2) == 0 ? 1 : 0, below(2) == 0 ? 0 : 8 << below(5)};
 }
 
 CASE(random_boxes) {
@@ -346,7 +346,7 @@ CASE(every_alignment) {
         measure(&b);
         add_box(&p, &b);
       }
-      program_make(&p, &(rs_box_policy){SMS, false, 0, 0});
+      program_make(&p, &(rs_box_policy){SMS, false, 0, 0, 0});
       programs_launch(&p, 1);
       program_check(&p);
       clear(&p);
@@ -396,7 +396,7 @@ CASE(transposes_of_unaligned_rows) {
     b.axes[1] = (rs_axis){nj, rs_max(ni, 128) * element + below(5) * element, element};
     measure(&b);
     add_box(&p, &b);
-    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE, 0});
+    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE, 0, 0});
     assert_true(p.part[RS_BOX_TRANSPOSES].count > 0);
     programs_launch(&p, 1);
     program_check(&p);
@@ -415,7 +415,7 @@ CASE(tiles_of_the_most_loops) {
     measure(&b);
     add_box(&p, &b);
     add_box(&p, &b);
-    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE_MOST, 0});
+    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE_MOST, 0, 0});
     assert_int_equal(p.part[RS_BOX_ROWS].count, 2);
     assert_int_equal(p.tables.shape.at[0].inside, RS_BOX_LOOPS - 1);
     programs_launch(&p, 1);
@@ -432,7 +432,7 @@ CASE(many_bulk_tiles) {
     box b = {.element = 16, .naxes = 1, .axes = {{50000, 16, 16}}};
     measure(&b);
     add_box(&p, &b);
-    program_make(&p, &(rs_box_policy){SMS, true, 4096, 1});
+    program_make(&p, &(rs_box_policy){SMS, true, 4096, 1, 0});
     assert_true(p.part[RS_BOX_BULK].count > 33 * RS_BOX_BULK_BLOCKS);
     programs_launch(&p, 1);
     program_check(&p);

@@ -57,7 +57,7 @@ static void check_sectors(int64_t run, int64_t k, int64_t leap, bool parts) {
     assert_int_equal(
         rs_copies_add(&copies, from + i * run, to + i * m * run, 1, parts ? 2 : 3, parts ? axes + 1 : axes),
         RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){8, false, 0, 0}), RESHARD_SUCCESS);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){8, false, 0, 0, 0}), RESHARD_SUCCESS);
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     for (int64_t i = 0; i < tables.tile[c].n; i++) {
       touch_tile(&t, &tables, c, &tables.tile[c].at[i]);
@@ -128,7 +128,7 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   rs_axis rows[2] = {{5, -terabyte, terabyte / 2}, {terabyte / 64, 1, 1}};
   assert_int_equal(rs_copies_add(&copies, (char *)(base + 4 * terabyte), (char *)(2 * base), 1, 2, rows),
                    RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0}), RESHARD_SUCCESS);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}), RESHARD_SUCCESS);
   int64_t bytes = 0, previous = 0;
   for (int64_t i = 0; i < tables.tile[RS_BOX_ROWS].n; i++) {
     const rs_box_tile *tile = &tables.tile[RS_BOX_ROWS].at[i];
@@ -142,7 +142,8 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   rs_copies_clear(&copies);
   rs_axis many[2] = {{(int64_t)1 << 36, 1 << 21, 1 << 21}, {1 << 20, 1, 1}};
   assert_int_equal(rs_copies_add(&copies, (char *)base, (char *)(2 * base), 1, 2, many), RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0}), RESHARD_ERROR_UNSUPPORTED);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}),
+                   RESHARD_ERROR_UNSUPPORTED);
   rs_copies_free(&copies);
   rs_box_tables_free(&tables);
 }
@@ -157,7 +158,7 @@ CASE(shapes_are_shared) {
     assert_int_equal(rs_copies_add(&copies, at + 4096, at + 4096, 1, 3, rows), RESHARD_SUCCESS);
   }
   for (int again = 0; again < 2; again++) {
-    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0}), RESHARD_SUCCESS);
+    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0, 0}), RESHARD_SUCCESS);
     assert_int_equal(tables.shape.n, 50);
     assert_int_equal(tables.tile[RS_BOX_ROWS].n, 3000);
   }
@@ -191,7 +192,7 @@ static void order_rows(bool deal, bool bulk, int64_t entries, char *order) {
   for (int64_t e = 0; e < entries; e++)
     add_rows(&copies, rows[e], to + e * PITCH * ROW);
   for (int again = 0; again < 2; again++)
-    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, bulk, ROW, 1}), RESHARD_SUCCESS);
+    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, bulk, ROW, 1, 0}), RESHARD_SUCCESS);
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     assert_int_equal(tables.tile[c].n, c == class ? total : 0);
   for (int64_t i = 0; i < total; i++) {

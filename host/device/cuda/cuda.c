@@ -248,6 +248,7 @@ static reshard_status read_attributes(rs_cuda *cuda) {
   RS_TRY(get_attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
   RS_TRY(rs_environment_number("RESHARD_CUDA_TILE", &cuda->tile));
   RS_TRY(rs_environment_number("RESHARD_CUDA_BULK_FROM", &cuda->bulk_from));
+  RS_TRY(rs_environment_number("RESHARD_CUDA_LEAP", &cuda->leap));
   RS_TRY(rs_environment_number("RESHARD_CUDA_LOADS", &cuda->loads));
   if (cuda->tile != 0 &&
       (cuda->tile % RS_BOX_LINE != 0 || cuda->tile < RS_BOX_TILE_LEAST || cuda->tile > RS_BOX_TILE_MOST))

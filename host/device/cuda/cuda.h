@@ -11,9 +11,9 @@ typedef struct rs_cuda {
   rs_device base;
   int multiprocessors;
   int64_t l2_bytes;
-  int64_t tile, bulk_from; /* of programs compiled from now on: rs_box_policy; 0: as it sees fit */
-  int64_t loads;           /* of a thread before its first store, in copies of rows from now on; 0: RS_BOX_ROW_LOADS */
-  bool pools;              /* has stream-ordered allocation */
+  int64_t tile, bulk_from, leap; /* of programs compiled from now on: rs_box_policy; 0: as it sees fit */
+  int64_t loads; /* of a thread before its first store, in copies of rows from now on; 0: RS_BOX_ROW_LOADS */
+  bool pools;    /* has stream-ordered allocation */
   /* The primary context of the GPU, which stays until the process ends, as the runtime's own use of it does; and the
    * driver's functions for the current one. They return a cudaError_t. */
   struct CUctx_st *context;

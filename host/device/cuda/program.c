@@ -59,7 +59,7 @@ static reshard_status find_engine(rs_device *device, bool *engine) {
 
 static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
   const rs_cuda *cuda = rs_cuda_of(device);
-  rs_box_policy policy = {.sms = cuda->multiprocessors, .tile = cuda->tile, .bulk_from = cuda->bulk_from};
+  rs_box_policy policy = {cuda->multiprocessors, false, cuda->tile, cuda->bulk_from, cuda->leap};
   for (int64_t i = 0; i < copies->copy.n; i++)
     if (copies->copy.at[i].from != copies->copy.at[i].to)
       return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies that convert %s to %s are not built for GPUs",

@@ -24,7 +24,6 @@ enum {
   LEAP = 128,        /* a source stride that leaves the line */
   TINY_LEAST = 4,    /* rows whose sectors are worth being read once: shorter ones are bound by their instructions */
   TINY = 8,          /* the longest of these */
-  TINY_LEAP = 16,    /* a source stride that leaves half a sector or more to others */
   SECTOR = 32,       /* bytes that memory and the second-level cache give at once */
   BLOCK_LEAST = 8,   /* steps worth a block */
   BLOCK_LINE = 256,  /* bytes of a block along lines of either side, at least */
@@ -129,13 +128,13 @@ static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, 
 static bool leaps_in_line(const tiled_copy *c) { return is_tiny(c->run) && llabs(c->loop[c->n - 1].src) < LEAP; }
 
 /* Index of the loop that follows the source's lines where the innermost one leaps, or -1. */
-static int follows_source(const tiled_copy *c) {
+static int follows_source(const tiled_copy *c, const rs_box_policy *policy) {
   if (c->n < 2 || c->run >= SHORT || c->loop[c->n - 1].n < BLOCK_LEAST)
     return -1;
   const bool in_line = leaps_in_line(c);
   const int64_t leap = llabs(c->loop[c->n - 1].src), least = in_line ? 2 : BLOCK_LEAST;
   const int64_t below = in_line ? rs_min(leap, SECTOR) : SHORT;
-  if (leap < (in_line ? TINY_LEAP : LEAP))
+  if (leap < (!in_line ? LEAP : policy->leap > 0 ? policy->leap : RS_BOX_LEAP))
     return -1;
   int best = -1;
   for (int i = 0; i < c->n - 1; i++) {
@@ -210,7 +209,7 @@ static void choose_tiles(tiled_copy *c, const rs_box_policy *policy, int64_t til
   c->class = RS_BOX_ROWS;
   c->kind = c->run >= SLOT_LEAST && c->grain < 4 ? RS_BOX_SLOTS : c->grain;
   bool bulk = policy->bulk && c->run >= BULK_LEAST && c->grain == 4;
-  int follows = follows_source(c);
+  int follows = follows_source(c, policy);
   if (bulk)
     c->class = RS_BOX_BULK;
   if (follows >= 0)

@@ -12,8 +12,10 @@ typedef struct rs_box_policy {
   bool bulk;    /* the code for it uses the bulk copy engine */
   int64_t tile; /* bytes of a tile, a multiple of 128 from RS_BOX_TILE_LEAST to RS_BOX_TILE_MOST; 0: by bytes and SMs */
   int64_t bulk_from; /* bytes of a program from which on the engine pays; 0: RS_BOX_BULK_FROM */
+  int64_t leap;      /* bytes from a row of 4 to 8 to the next in the source, from which on tiles follow its sectors; 0:
+                        RS_BOX_LEAP */
 } rs_box_policy;
-enum { RS_BOX_BULK_FROM = 4 << 20 };
+enum { RS_BOX_BULK_FROM = 4 << 20, RS_BOX_LEAP = 16 /* leaves half a sector or more to others */ };
 
 /* A loop of a copy while it is cut. */
 typedef struct rs_box_loop {
