@@ -44,7 +44,7 @@ module reshard
   integer(c_int64_t), parameter :: RESHARD_DEFAULT_LIMIT = 0, RESHARD_NO_LIMIT = -1
 
   type, bind(C) :: reshard_entry
-    integer(c_size_t) :: size = 88
+    integer(c_size_t) :: size = 104
     type(c_ptr) :: src = c_null_ptr
     type(c_ptr) :: dst = c_null_ptr
     integer(c_int) :: dtype = RESHARD_DTYPE_NONE
@@ -56,6 +56,8 @@ module reshard
     type(c_ptr) :: dst_extent = c_null_ptr
     type(c_ptr) :: permutation = c_null_ptr
     type(c_ptr) :: name = c_null_ptr
+    type(c_ptr) :: block = c_null_ptr
+    integer(c_int) :: scale_dtype = RESHARD_DTYPE_NONE
   end type
 
   type, bind(C) :: reshard_plan_options

@@ -68,7 +68,7 @@ kernels=$(grep -ohE '\b[a-z_]+\(RS_GRID_CONSTANT|\bcast_listed\(' "$SOURCE"/kern
 for kernel in $kernels; do
   n=0
   for class in $classes; do [[ ! $kernel =~ $class ]] || n=$((n + 1)); done
-  [ $n = $([ "$kernel" = meet_peers ] && echo 0 || echo 1) ] || fault "kernel $kernel is of $n classes"
+  [ $n = $([ "$kernel" = barrier_peers ] && echo 0 || echo 1) ] || fault "kernel $kernel is of $n classes"
 done
 [ "$(wc -w <<<"$kernels")" = 11 ] || fault "kernels: $kernels"
 script 1 ncu.sh none false
