@@ -71,6 +71,4 @@ class Checkpoint(Mapping[str, LazyTensor]):
         return f"<reshard checkpoint '{self.path}', " + ("closed>" if self._c.closed else f"{len(self)} tensors>")
 
 
-def open(path: str | os.PathLike[str]) -> Checkpoint:
-    """Opens a checkpoint for reading. Use it with `with`."""
-    return Checkpoint(path)
+open = Checkpoint

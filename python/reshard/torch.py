@@ -39,7 +39,7 @@ def _comm(group: Any) -> Comm:
 
 def close() -> None:
     """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
-    for kept in (_kept_layout, _targets, _plan):
+    for kept in (_kept_layout, _pair, _plan):
         kept.cache_clear()
     while _comms:
         _comms.popitem()[1].close()
@@ -84,27 +84,14 @@ def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world
     return _kept_layout(mesh, tuple(placements), tuple(shape), world, shard_order)
 
 
-def _own_layout(x: DTensor, world: int) -> Layout:
-    return layout(x.device_mesh, x.placements, x.shape, world, getattr(x._spec, "shard_order", None))
+def _own_layout(spec: Any, world: int) -> Layout:
+    return layout(spec.mesh, spec.placements, spec.shape, world, getattr(spec, "shard_order", None))
 
 
-@functools.lru_cache(256)
-def _targets(mesh: DeviceMesh, placements: tuple[Any, ...], world: int) -> dict[Any, tuple[Layout, Layout]]:
-    """By spec, the layout of a tensor and that of its target."""
-    return {}
-
-
-def _pairs(tensors: Mapping[str, DTensor], mesh: DeviceMesh, placements: Mapping[str, Placements], world: int) -> list[tuple[Layout, Layout]]:
-    pairs, last, kept = [], None, {}
-    for name, x in tensors.items():
-        if placements[name] is not last:
-            last = placements[name]
-            kept = _targets(mesh, tuple(last), world)
-        pair = kept.get(x._spec)
-        if pair is None:
-            pair = kept[x._spec] = _own_layout(x, world), layout(mesh, last or (), x.shape, world)
-        pairs.append(pair)
-    return pairs
+@functools.lru_cache(4096)
+def _pair(spec: Any, mesh: DeviceMesh, placements: tuple[Any, ...], world: int) -> tuple[Layout, Layout]:
+    """The layout of a tensor and that of its target."""
+    return _own_layout(spec, world), layout(mesh, placements, spec.shape, world)
 
 
 def _local(x: DTensor) -> torch.Tensor:
@@ -175,7 +162,7 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
     with _told(comm):
         of = placements if callable(placements) else placements.__getitem__ if isinstance(placements, Mapping) else lambda name: placements
         chosen: dict[str, Any] = {name: of(name) for name in tensors}
-        pairs = _pairs(tensors, device_mesh, chosen, comm.size)
+        pairs = [_pair(x._spec, device_mesh, tuple(chosen[name]), comm.size) for name, x in tensors.items()]
         for name, source in tensors.items():
             if dtype is not None and source.dtype is not dtype and not (source.dtype.is_floating_point and dtype.is_floating_point):
                 raise NotImplementedError(f"'{name}': no cast from {source.dtype} to {dtype}")
@@ -190,7 +177,7 @@ def _fill(tensors: dict[str, DTensor], out: Mapping[str, DTensor], comm: Comm) -
         for name in tensors:
             if out[name].shape != tensors[name].shape:
                 raise ValueError(f"'{name}': out has {tuple(out[name].shape)}, not {tuple(tensors[name].shape)}")
-        pairs = [(_own_layout(x, comm.size), _own_layout(out[name], comm.size)) for name, x in tensors.items()]
+        pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
         parts = [_local(x) for x in tensors.values()], [_local(out[name]) for name in tensors]
     _transfer(tensors, pairs, *parts, comm)
 
@@ -221,7 +208,7 @@ def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: A
             if not isinstance(x, torch.Tensor):
                 raise TypeError(f"'{name}' is a {type(x).__name__}: DTensors and tensors are saved and loaded")
         tensors = {name: state[name] for name in sorted(state)}
-        layouts = [_own_layout(x, comm.size) if isinstance(x, DTensor) else Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"])
+        layouts = [_own_layout(x._spec, comm.size) if isinstance(x, DTensor) else Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"])
                    for x in tensors.values()]
         parts = [_local(x) if isinstance(x, DTensor) else x.detach() for x in tensors.values()]
     _move_state(comm, os.fspath(path), list(tensors), parts, layouts, saves, option, dtype)

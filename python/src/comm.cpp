@@ -1,5 +1,5 @@
 // Communicators: ranks that are threads of this process, or processes of one node.
-#include "ranks.h"
+#include "core.h"
 
 #include <algorithm>
 #include <chrono>
@@ -41,8 +41,7 @@ reshard_status gather(void *user, const void *mine, size_t bytes, void *all) {
   nb::gil_scoped_acquire acquire;
   try {
     nb::object given = g.call(nb::bytes(static_cast<const char *>(mine), bytes));
-    bool parts = nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given);
-    nb::bytes joined = parts ? nb::bytes(nb::bytes("", 0).attr("join")(given)) : nb::bytes(given);
+    nb::bytes joined = is_list(given) ? nb::bytes(nb::bytes("", 0).attr("join")(given)) : nb::bytes(given);
     if (joined.size() != size_t(g.n) * bytes)
       invalid("the all-gather returned ", joined.size(), " bytes, not ", g.n, " x ", bytes);
     std::memcpy(all, joined.c_str(), joined.size());
@@ -115,7 +114,6 @@ Shape numbers_of(Comm &comm, nb::handle given, const char *what) { // of each ra
 
 // Communicators of the ranks here: one object for those of one color.
 Any split(Comm &comm, nb::handle colors, nb::handle keys) {
-  Use<Comm> in(comm);
   const size_t n = comm.handles.size();
   Shape color = numbers_of(comm, colors, "color"), key = keys.is_none() ? Shape(n, 0) : numbers_of(comm, keys, "key");
   std::vector<reshard_comm> subs(n);
@@ -138,7 +136,6 @@ Any split(Comm &comm, nb::handle colors, nb::handle keys) {
 }
 
 Comm *shrink(Comm &comm, const Shape &lost) {
-  Use<Comm> in(comm);
   if (comm.local && comm.handles.size() > 1)
     unsupported("shrink of a local world: all of its ranks are in this process");
   reshard_comm sub = nullptr;
@@ -183,20 +180,16 @@ Report stats(Comm &comm) {
     sum.between_bytes += one.between_bytes, sum.within_bytes += one.within_bytes;
     sum.leaving_bytes += one.leaving_bytes;
   }
-  return report_of("received_bytes", sum.received_bytes, "received_messages", sum.received_messages, "between_bytes",
-                   sum.between_bytes, "within_bytes", sum.within_bytes, "leaving_bytes", sum.leaving_bytes);
+  return report_of("received_bytes"_a = sum.received_bytes, "received_messages"_a = sum.received_messages,
+                   "between_bytes"_a = sum.between_bytes, "within_bytes"_a = sum.within_bytes,
+                   "leaving_bytes"_a = sum.leaving_bytes);
 }
-std::string report(Comm &comm, int64_t last) {
-  Use<Comm> in(comm);
-  return printed(reshard_comm_report, comm.handles[0], last);
+std::string report(Comm &comm, int64_t last) { return printed(reshard_comm_report, comm.handles[0], last); }
+void barrier(Comm &comm) {
+  run_ranks(comm, [&](size_t i) { return reshard_comm_barrier(comm.handles[i]); });
 }
-
-// A function of an open communicator, which stays open meanwhile.
-template <typename Call> auto opened(Call call) {
-  return [call](Comm &comm) {
-    Use<Comm> in(comm);
-    return call(comm);
-  };
+void abort(Comm &comm) {
+  run([&] { return reshard_comm_abort(comm.handles[0]); });
 }
 
 } // namespace
@@ -241,21 +234,20 @@ void bind_comm(nb::module_ &m) {
   nb::class_<Comm> comm(
       m, "Comm", "Ranks that move tensors together. For n ranks of this process calls take a list, a thing per rank.",
       nb::is_weak_referenceable());
-  comm.def_prop_ro("rank", opened([](Comm &c) { return c.rank(0); }), "This rank; of a local world 0.")
-      .def_prop_ro("size", opened([](Comm &c) { return c.size(); }))
+  comm.def_prop_ro("rank", opened(+[](Comm &c) { return c.rank(0); }), "This rank; of a local world 0.")
+      .def_prop_ro("size", opened(+[](Comm &c) { return c.size(); }))
       .def_ro("local", &Comm::local, "True where all ranks are in this process.")
-      .def_prop_ro("global_ranks", opened(global_ranks))
-      .def("barrier",
-           opened([](Comm &c) { run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); }); }))
-      .def("split", &split, "color"_a, "key"_a = nb::none(),
+      .def_prop_ro("global_ranks", opened(&global_ranks))
+      .def("barrier", opened(&barrier))
+      .def("split", opened(&split), "color"_a, "key"_a = nb::none(),
            "Ranks of one color make a communicator; a negative color: None. Collective.")
-      .def("shrink", &shrink, "lost"_a = Shape(),
+      .def("shrink", opened(&shrink), "lost"_a = Shape(),
            "A communicator of those that are there. lost: the ranks left out; none: those of `missing`.")
-      .def_prop_ro("missing", opened(missing), "Ranks that had not come when a deadline passed.")
+      .def_prop_ro("missing", opened(&missing), "Ranks that had not come when a deadline passed.")
       .def("_refuse", &refuse)
-      .def("abort", opened([](Comm &c) { run([&] { return reshard_comm_abort(c.handles[0]); }); }))
-      .def("report", &report, "last"_a = 0, "Where the ranks of this process are, as text.")
-      .def_prop_ro("stats", opened(stats));
+      .def("abort", opened(&abort))
+      .def("report", opened(&report), "last"_a = 0, "Where the ranks of this process are, as text.")
+      .def_prop_ro("stats", opened(&stats));
   bind_closing(comm, "Ends its transfers, then itself. Closing twice is allowed.");
   m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_a = nb::none(),
         "n ranks of this process, driven by one thread.");

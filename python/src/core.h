@@ -1,4 +1,4 @@
-// Errors, arrays of other libraries, and the owners of C handles: shared by the files of the module.
+// Errors, arrays of other libraries, owners of C handles, and calls of all ranks: shared by the files of the module.
 //
 // An owner frees its handle once, and knows what stands on it: a communicator ends its transfers before itself. Every
 // call that may wait, move or read gives the GIL back (run, waited).
@@ -20,6 +20,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ using Shape = std::vector<int64_t>;
 using Limit = std::optional<int64_t>; // bytes of staging a rank; none: the library's
 inline int64_t limit_of(Limit limit) { return limit.value_or(RESHARD_DEFAULT_LIMIT); }
 
-// --- Types of stubs --------------------------------------------------------------------------------------------------
+// --- Types of stubs -------------------------------------------------------------------------------------------------
 using Any = nb::typed<nb::object, nb::any>;
 using IntTuple = nb::typed<nb::tuple, int64_t, nb::ellipsis>;
 inline IntTuple tuple_of(int n, const int64_t *numbers) {
@@ -41,18 +42,11 @@ inline IntTuple tuple_of(int n, const int64_t *numbers) {
 }
 inline IntTuple tuple_of(const Shape &numbers) { return tuple_of(int(numbers.size()), numbers.data()); }
 using Report = nb::typed<nb::dict, nb::str, nb::any>;
-inline void put(Report &) {}
-template <typename Value, typename... More>
-void put(Report &report, const char *name, const Value &value, const More &...more) {
-  report[name] = value, put(report, more...);
-}
-template <typename... All> Report report_of(const All &...all) { // of a name, its value, a name ...
-  Report report;
-  put(report, all...);
-  return report;
+template <typename... All> Report report_of(All &&...all) { // of "name"_a = value, ...
+  return nb::borrow<Report>(nb::handle(reinterpret_cast<PyObject *>(&PyDict_Type))(std::forward<All>(all)...));
 }
 
-// --- Errors ----------------------------------------------------------------------------------------------------------
+// --- Errors ---------------------------------------------------------------------------------------------------------
 template <typename... Parts> std::string text_of(const Parts &...parts) {
   std::ostringstream out;
   (out << ... << parts);
@@ -84,7 +78,7 @@ void keep_raised();
 // out of raise.
 int poll_signals(void *unused);
 
-// --- Calls of the library --------------------------------------------------------------------------------------------
+// --- Calls of the library -------------------------------------------------------------------------------------------
 template <typename Call> reshard_status without_gil(Call &&call) {
   nb::gil_scoped_release release;
   return call();
@@ -115,7 +109,6 @@ template <typename Print, typename... Arguments> std::string printed(Print print
 }
 // A text for the C library: one with a NUL would end there unseen.
 const char *c_text(const std::string &text, const char *what);
-std::string path_of(nb::handle path, bool there = true); // of a str or os.PathLike, which has to be there
 
 // The T that the caller gave, else a TypeError.
 template <typename T> T &as(nb::handle given, const char *what) {
@@ -144,6 +137,13 @@ template <typename T> struct Use {
   ~Use() { object.calls--; }
   T &object;
 };
+// A function of an object that can be closed, which stays open meanwhile.
+template <typename Result, typename T, typename... More> auto opened(Result (*call)(T &, More...)) {
+  return [call](T &object, More... more) -> Result {
+    Use<T> in(object);
+    return call(object, std::forward<More>(more)...);
+  };
+}
 // Gives a class close(), closed, and `with`.
 template <typename T> void bind_closing(nb::class_<T> &type, const char *doc) {
   type.def_prop_ro("closed", &T::closed)
@@ -153,12 +153,14 @@ template <typename T> void bind_closing(nb::class_<T> &type, const char *doc) {
           "__exit__", [](T &t, nb::args) { t.close(); }, nb::sig("def __exit__(self, *unused: object) -> None"));
 }
 
-// --- Element types ---------------------------------------------------------------------------------------------------
+inline bool is_list(nb::handle h) { return nb::isinstance<nb::list>(h) || nb::isinstance<nb::tuple>(h); }
+
+// --- Element types --------------------------------------------------------------------------------------------------
 // By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's. None: other.
 reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other = RESHARD_DTYPE_NONE);
 const char *dtype_name(reshard_dtype dtype); // as torch and ml_dtypes have it
 
-// --- Arrays ----------------------------------------------------------------------------------------------------------
+// --- Arrays ---------------------------------------------------------------------------------------------------------
 // Memory of a numpy, torch, JAX, CuPy ... array: where it is, never a copy. owner keeps it.
 struct Array {
   void *data = nullptr;
@@ -203,7 +205,7 @@ inline char *data_of(reshard_tensor tensor) {
 nb::object numpy_over(const Array &memory, bool bits, nb::handle owner);          // contiguous
 nb::object numpy_in(reshard_tensor tensor, const Array &part, bool bits = false); // of its storage, which it keeps
 
-// --- Layouts and plans -----------------------------------------------------------------------------------------------
+// --- Layouts and plans ----------------------------------------------------------------------------------------------
 struct Layout {
   explicit Layout(reshard_layout handle) : handle(handle) {}
   Layout(const Layout &other) : handle(reshard_layout_retain(other.handle)) {}
@@ -256,10 +258,106 @@ struct Wanted {
 };
 Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
 
-void bind_layout(nb::module_ &m);
+// --- Communicators, and collective calls of all ranks that one stands for -------------------------------------------
+struct Transfer;
+void end_transfer(Transfer &transfer); // destroys its handles, and takes it from its communicator
+
+using Sharder = Owned<reshard_sharder, reshard_sharder_destroy>;
+
+// All ranks of a communicator that this object stands for: one of a node, n of a local world. Closed at exit.
+struct Comm {
+  Comm(std::vector<reshard_comm> handles, bool local, bool streams, reshard_device device = nullptr);
+  Comm(const Comm &) = delete;
+  ~Comm() { close(); }
+  void close(); // ends its transfers first; a call that waits in another thread returns with a PeerError
+  bool closed() const { return handles.empty(); }
+  int64_t size() const { return reshard_comm_size(handles.at(0)); }
+  int64_t rank(size_t i) const { return reshard_comm_rank(handles.at(i)); }
+  std::vector<reshard_comm> handles;                // none once it is closed
+  std::map<int64_t, std::vector<Sharder>> sharders; // by limit; made with the first call of it
+  bool local, streams;
+  reshard_device device; // whose storage the node's processes read; NULL: none
+  std::set<Transfer *> transfers;
+  int calls = 0; // that threads are in
+  static constexpr const char *noun = "communicator";
+};
+
+void *stream_of(const Comm &comm, nb::handle stream); // checked against the communicator's device
+
+inline std::vector<int64_t> missing_of(reshard_comm handle) {
+  std::vector<int64_t> missing(size_t(reshard_comm_size(handle)));
+  int64_t count = 0;
+  check(reshard_comm_missing(handle, missing.data(), &count));
+  missing.resize(size_t(count));
+  return missing;
+}
+
+// Raises the error of a handle's call; that of a deadline has the ranks that are missing.
+inline void check_of(reshard_comm handle, reshard_status status, const std::string &text) {
+  if (status != RESHARD_SUCCESS)
+    raise(status, text, status == RESHARD_ERROR_TIMEOUT ? missing_of(handle) : std::vector<int64_t>());
+}
+
+// A call of this thread for all ranks here.
+template <typename Call> void run_in(Comm &comm, Call &&call) {
+  const reshard_status status = without_gil(call);
+  check_of(comm.handles[0], status, reshard_last_error());
+}
+
+// A call of each rank here, where C has none for all of them: each on a thread of its own.
+template <typename Call> void run_ranks(Comm &comm, Call &&call) {
+  size_t n = comm.handles.size();
+  std::vector<reshard_status> statuses(n, RESHARD_SUCCESS);
+  std::vector<std::string> texts(n);
+  auto one = [&](size_t i) {
+    statuses[i] = call(i);
+    texts[i] = reshard_last_error();
+  };
+  run([&] {
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < n; i++)
+      threads.emplace_back(one, i);
+    one(0);
+    for (std::thread &t : threads)
+      t.join();
+    return RESHARD_SUCCESS;
+  });
+  for (size_t i = 0; i < n; i++)
+    check_of(comm.handles[i], statuses[i], texts[i]);
+}
+
+void refuse(Comm &comm, const std::string &text); // tells the other ranks; raises only what ends the wait
+
+// Checks what a call of all ranks takes. Where a rank that is a process refuses it, all have its error: the others are
+// in the call, or come to it.
+template <typename Take> auto joined(Comm &comm, Take &&take) {
+  try {
+    return take();
+  } catch (std::exception &error) {
+    if (comm.local || comm.size() == 1)
+      throw;
+    auto *python = dynamic_cast<nb::python_error *>(&error);
+    refuse(comm, python != nullptr ? str_of(python->value()) : error.what());
+    throw;
+  }
+}
+
+// A thing of each rank here.
+inline std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, const char *what) {
+  if (comm.handles.size() == 1 && !(comm.local && nb::isinstance<nb::list>(given)))
+    return {nb::borrow(given)};
+  const size_t ranks = comm.handles.size();
+  if (!is_list(given))
+    invalid(what, ": a ", nb::str(given.type().attr("__name__")).c_str(), ", where ", ranks,
+            " ranks of this process take a list with a thing for each");
+  std::vector<nb::object> list = nb::cast<std::vector<nb::object>>(given);
+  if (list.size() != ranks)
+    invalid(what, ": a list of ", list.size(), " things for ", ranks, " ranks of this process");
+  return list;
+}
+
 void bind_plan(nb::module_ &m);
 void bind_comm(nb::module_ &m);
 void bind_transfer(nb::module_ &m);
 void bind_sharded(nb::module_ &m);
-void bind_checkpoint(nb::module_ &m);
 void bind_file(nb::module_ &m);

@@ -1,4 +1,5 @@
-// Statuses as exceptions. The classes are Python's own (reshard/_errors.py); the text is the library's.
+// The module reshard._core, and statuses as exceptions. Python's own classes are in reshard/_errors.py; the text is the
+// library's.
 #include "core.h"
 
 #include <exception>
@@ -52,3 +53,12 @@ std::string str_of(nb::handle object) {
 }
 
 std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
+
+NB_MODULE(_core, m) {
+#ifdef NDEBUG
+  nb::set_leak_warnings(false); // a thread that waits at exit keeps its objects
+#endif
+  m.attr("version") = reshard_version();
+  for (auto bind : {bind_plan, bind_comm, bind_transfer, bind_sharded, bind_file})
+    bind(m);
+}

@@ -1,16 +1,23 @@
-// Checkpoints: written, converted, checked; rules.
+// Checkpoints: open ones, and their tensors, read where they are indexed; written, converted, checked; rules.
 #include "core.h"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/variant.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <list>
 #include <variant>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-std::string path_of(nb::handle path, bool there) {
+namespace {
+
+std::string path_of(nb::handle path, bool there = true) { // of a str or os.PathLike, which has to be there
   PyObject *bytes = nullptr;
   if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0)
     nb::raise_python_error();
@@ -20,23 +27,218 @@ std::string path_of(nb::handle path, bool there) {
   return text;
 }
 
-namespace {
+struct Checkpoint {
+  explicit Checkpoint(nb::handle path) {
+    const std::string text = path_of(path);
+    handle = waited<reshard_checkpoint>(reshard_checkpoint_open, text.c_str());
+  }
+  Checkpoint(const Checkpoint &) = delete;
+  ~Checkpoint() { reshard_checkpoint_close(handle); }
+  void close() {
+    if (calls > 0)
+      raise(RESHARD_ERROR_BUSY, "the checkpoint is read in another thread");
+    reshard_checkpoint_close(std::exchange(handle, nullptr));
+  }
+  bool closed() const { return handle == nullptr; }
+  reshard_checkpoint handle = nullptr;
+  int calls = 0;
+  static constexpr const char *noun = "checkpoint";
+};
+
+reshard_model_tensor tensor_of(Checkpoint &c, int64_t i) {
+  Use<Checkpoint> in(c);
+  return got<reshard_model_tensor>(reshard_model_get, reshard_checkpoint_model(c.handle), i);
+}
+
+// --- Lazy tensors ---------------------------------------------------------------------------------------------------
+
+struct LazyTensor {
+  LazyTensor(nb::object owner, int64_t i)
+      : owner(owner), c(as<Checkpoint>(owner, "checkpoint")), i(i), t(tensor_of(c, i)), name(t.name) {
+    whole.dtype = t.dtype, whole.ndim = t.ndim;
+    for (int64_t d = t.ndim - 1, due = 1; d >= 0; due *= t.shape[d], d--)
+      whole.shape[d] = t.shape[d], whole.strides[d] = due;
+  }
+  nb::object owner;
+  Checkpoint &c;
+  int64_t i;
+  reshard_model_tensor t; // but for its name, which goes with the checkpoint
+  std::string name;
+  Array whole;       // without memory
+  nb::object places; // an array of bytes of that shape, at an address that is never read
+  int64_t bytes() const { return whole.elements() * int64_t(reshard_dtype_size(t.dtype)); }
+};
+char *const NOWHERE = reinterpret_cast<char *>(4096);
+
+// numpy's basic indexing, by numpy: the place, shape and strides of what it takes tell the box that bounds it.
+Any get(LazyTensor &l, nb::handle given) {
+  nb::list index = nb::isinstance<nb::tuple>(given) ? nb::list(given) : nb::list(nb::make_tuple(given));
+  bool dots = false;
+  for (size_t k = 0; k < index.size(); k++) {
+    nb::object part = index[k];
+    dots = dots || part.is(nb::ellipsis());
+    if (part.is_none() || part.is(nb::ellipsis()) || PySlice_Check(part.ptr()))
+      continue;
+    if (PyBool_Check(part.ptr()) || !PyIndex_Check(part.ptr()))
+      throw nb::index_error(("'" + l.name + "': only integers, slices, ... and None index a lazy tensor").c_str());
+    index[k] = nb::steal(PyNumber_Index(part.ptr()));
+  }
+  if (!dots)
+    index.append(nb::ellipsis()); // a view, never a number
+  const Array &whole = l.whole;
+  if (!l.places.is_valid())
+    l.places = nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
+        NOWHERE, size_t(whole.ndim), std::vector<size_t>(whole.shape, whole.shape + whole.ndim).data(), nb::int_(0)));
+  const Array part = array_of(l.places[nb::tuple(index)], {"index"});
+  reshard_box box = {};
+  int64_t at = static_cast<char *>(part.data) - NOWHERE, step[RESHARD_MAX_DIMS];
+  bool empty = part.elements() == 0, plain = true;
+  for (int d = 0; d < whole.ndim && !empty; d++)
+    box.offset[d] = at / whole.strides[d], at %= whole.strides[d], box.extent[d] = step[d] = 1;
+  for (int r = 0, d = 0; r < part.ndim && !empty; r++) {
+    if (part.shape[r] == 1)
+      continue;
+    while (whole.shape[d] == 1 || whole.strides[d] > std::abs(part.strides[r]))
+      d++;
+    step[d] = part.strides[r] / whole.strides[d];
+    box.extent[d] = (part.shape[r] - 1) * std::abs(step[d]) + 1;
+    box.offset[d] -= step[d] < 0 ? box.extent[d] - 1 : 0;
+    plain = plain && step[d] == 1;
+  }
+  nb::object out = numpy_empty(whole.dtype, plain ? part.ndim : whole.ndim, plain ? part.shape : box.extent);
+  void *data = array_of(out, {"array"}).data;
+  Use<Checkpoint> in(l.c);
+  run([&] { return empty ? RESHARD_SUCCESS : reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
+  if (plain)
+    return part.ndim == 0 && !dots ? nb::object(out[nb::tuple()]) : out;
+  nb::list every;
+  for (int d = 0; d < whole.ndim; d++)
+    every.append(nb::slice(nb::none(), nb::none(), nb::int_(step[d])));
+  return out[nb::tuple(every)].attr("reshape")(tuple_of(part.ndim, part.shape));
+}
+
+// Reads one rank's part into the caller's arrays, which are contiguous.
+void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out, int threads) {
+  Use<Checkpoint> in(l.c);
+  std::vector<Wanted> wanted{{&layout, l.t.dtype, l.name}};
+  Side side = side_of(out, wanted, rank, "array", true, false);
+  for (const Array &a : side.arrays)
+    if (!a.contiguous())
+      invalid("'", l.name, "': an array that is not contiguous; read into one that is");
+  run([&] { return reshard_checkpoint_read(l.c.handle, l.i, layout.handle, rank, threads, side.data.data()); });
+}
+
+Any read_whole(LazyTensor &l, nb::object out, int threads) {
+  const Layout layout(got<reshard_layout>(reshard_layout_create_single, l.t.ndim, l.t.shape, 1, 0));
+  if (out.is_none())
+    out = numpy_empty(l.t.dtype, l.t.ndim, l.t.shape);
+  read_part(l, layout, 0, out, threads);
+  return out;
+}
+Any read_torch(LazyTensor &l) {
+  nb::object torch = nb::module_::import_("torch"), dtype = torch.attr(dtype_name(l.t.dtype));
+  return read_whole(l, torch.attr("empty")(tuple_of(l.t.ndim, l.t.shape), "dtype"_a = dtype), 0);
+}
+Any read_as(LazyTensor &l, nb::handle dtype, nb::handle copy) {
+  if (copy.is(nb::bool_(false)))
+    throw nb::value_error("a lazy tensor is read into new memory");
+  nb::object all = read_whole(l, nb::none(), 0);
+  return dtype.is_none() ? all : nb::object(all.attr("astype")(dtype));
+}
+
+struct Mapping {
+  ~Mapping() { munmap(at, bytes); }
+  void *at;
+  size_t bytes;
+};
+
+// A view of the file. numpy's memmap and Python's mmap take four times as long.
+Any map(LazyTensor &l) {
+  Array a = l.whole;
+  if (a.elements() == 0)
+    return numpy_empty(a.dtype, a.ndim, a.shape);
+  Use<Checkpoint> in(l.c);
+  const char *file = nullptr;
+  int64_t offset = 0;
+  reshard_box box = {};
+  for (int64_t piece = 0; file == nullptr || !std::equal(a.shape, a.shape + a.ndim, box.extent); piece++) {
+    const reshard_status status = reshard_checkpoint_stored(l.c.handle, l.i, piece, &file, &offset, &box);
+    if (status == RESHARD_ERROR_INVALID)
+      unsupported("'", l.name, "' lies in ", piece, " pieces, none of them whole: read it");
+    check(status);
+  }
+  const int64_t before = offset % sysconf(_SC_PAGESIZE);
+  const size_t bytes = size_t(before + l.bytes());
+  struct stat info = {};
+  const int fd = open(file, O_RDONLY | O_CLOEXEC);
+  const bool shorter = fd >= 0 && fstat(fd, &info) == 0 && info.st_size < offset + l.bytes();
+  void *at = fd < 0 || shorter ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, offset - before);
+  const char *why = shorter ? "the file has become shorter" : std::strerror(errno);
+  if (fd >= 0)
+    ::close(fd);
+  if (at == MAP_FAILED)
+    raise(RESHARD_ERROR_SYSTEM, text_of("'", l.name, "' of '", file, "': ", why));
+  a.data = static_cast<char *>(at) + before;
+  nb::capsule owner(new Mapping{at, bytes}, [](void *m) noexcept { delete static_cast<Mapping *>(m); });
+  return numpy_over(a, false, owner);
+}
+
+Layout stored_layout(LazyTensor &l) {
+  Use<Checkpoint> in(l.c);
+  return Layout(waited<reshard_layout>(reshard_checkpoint_layout, l.c.handle, l.i));
+}
+Any dtype(LazyTensor &l) { return nb::borrow(numpy_type(l.t.dtype)); }
+int64_t length(LazyTensor &l) {
+  if (l.t.ndim == 0)
+    throw nb::type_error("len() of a tensor without dims");
+  return l.t.shape[0];
+}
+std::string shown(LazyTensor &l) {
+  return text_of("<reshard tensor '", l.name, "', ", reshard_dtype_string(l.t.dtype), ", ",
+                 shape_text(l.t.ndim, l.t.shape), ", ", l.bytes(), " bytes, not read>");
+}
+
+// --- Checkpoints ----------------------------------------------------------------------------------------------------
+
+nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
+  nb::dict d;
+  for (int64_t i = 0; i < got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle).metadata; i++) {
+    const char *key = nullptr, *value = nullptr;
+    check(reshard_checkpoint_metadata(c.handle, i, &key, &value));
+    d[key] = value;
+  }
+  return d;
+}
+Report info_of(Checkpoint &c) {
+  const auto i = got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle);
+  return report_of("format"_a = reshard_file_format_string(i.format), "tensors"_a = i.tensors, "files"_a = i.files,
+                   "bytes"_a = i.bytes, "stored_bytes"_a = i.stored_bytes, "world"_a = i.world,
+                   "left_out"_a = i.left_out);
+}
+std::vector<std::string> names_of(Checkpoint &c) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < reshard_model_count(reshard_checkpoint_model(c.handle)); i++)
+    names.push_back(tensor_of(c, i).name);
+  return names;
+}
+
+// --- Rules ----------------------------------------------------------------------------------------------------------
 
 using Rules = Owned<reshard_rules, reshard_rules_free>;
 using Texts = std::map<std::string, std::string>;
 
-Rules parsed(const std::string &text, const std::string &name) {
+Rules parsed_rules(const std::string &text, const std::string &name) {
   return Rules(got<reshard_rules>(reshard_rules_parse, c_text(text, "rules"), c_text(name, "name")));
 }
 
-Rules load(nb::handle path) { return Rules(got<reshard_rules>(reshard_rules_load, path_of(path).c_str())); }
+Rules load_rules(nb::handle path) { return Rules(got<reshard_rules>(reshard_rules_load, path_of(path).c_str())); }
 
 Layout rules_layout(const Rules &rules, const std::string &name, const Shape &shape, int64_t world) {
   return Layout(got<reshard_layout>(reshard_rules_layout, rules.handle, c_text(name, "name"), ndim_of(shape),
                                     shape.data(), world));
 }
 
-// --- write -----------------------------------------------------------------------------------------------------------
+// --- write ----------------------------------------------------------------------------------------------------------
 
 struct Written { // a tensor, and the arrays of all ranks
   Layout layout;
@@ -103,7 +305,7 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
   });
 }
 
-// --- convert, check --------------------------------------------------------------------------------------------------
+// --- convert, check -------------------------------------------------------------------------------------------------
 
 // Calls a progress function in Python; what it raises ends the call and comes out of it.
 int progress(void *user, const char *stage, int64_t done, int64_t all) {
@@ -144,11 +346,13 @@ Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, 
       map ? got<reshard_map>(reshard_map_parse, c_text(*map, "map"), nullptr) : nullptr);
   options.map = owned.handle;
   const auto r = waited<reshard_convert_report>(reshard_convert, in.c_str(), out.c_str(), &options);
-  return report_of("tensors", r.tensors, "files", r.files, "world", r.world, "bytes", r.bytes, "format",
-                   reshard_file_format_string(r.format), "source_format", reshard_file_format_string(r.source.format),
-                   "checked_bytes", r.checked_bytes, "left_out", r.source.left_out, "left_out_tensors",
-                   r.source.left_out_tensors, "converted", r.converted, "unconverted", r.unconverted, "seconds",
-                   r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds);
+  return report_of("tensors"_a = r.tensors, "files"_a = r.files, "world"_a = r.world, "bytes"_a = r.bytes,
+                   "format"_a = reshard_file_format_string(r.format),
+                   "source_format"_a = reshard_file_format_string(r.source.format), "checked_bytes"_a = r.checked_bytes,
+                   "left_out"_a = r.source.left_out, "left_out_tensors"_a = r.source.left_out_tensors,
+                   "converted"_a = r.converted, "unconverted"_a = r.unconverted,
+                   "seconds"_a =
+                       r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds);
 }
 
 Report check_files(nb::handle path, int threads) {
@@ -164,17 +368,44 @@ Report check_files(nb::handle path, int threads) {
     reshard_status status = reshard_checkpoint_check(text.c_str(), &options, &report);
     return status == RESHARD_ERROR_CORRUPT && !found[1].empty() ? RESHARD_SUCCESS : status;
   });
-  return report_of("files", report.files, "unchecked_files", report.unchecked_files, "checked_bytes",
-                   report.checked_bytes, "wrong", nb::cast(found[1]), "unchecked", nb::cast(found[0]));
+  return report_of("files"_a = report.files, "unchecked_files"_a = report.unchecked_files,
+                   "checked_bytes"_a = report.checked_bytes, "wrong"_a = nb::cast(found[1]),
+                   "unchecked"_a = nb::cast(found[0]));
 }
 
 } // namespace
 
 void bind_file(nb::module_ &m) {
+  nb::class_<LazyTensor>(m, "LazyTensor", "A tensor of a checkpoint. An index reads the part that it names, then.")
+      .def(nb::init<nb::object, int64_t>(), "checkpoint"_a, "i"_a)
+      .def_ro("name", &LazyTensor::name)
+      .def_prop_ro("dtype", &dtype, "numpy's, of ml_dtypes where it has none.")
+      .def_prop_ro("layout", &stored_layout, "The layout as the files have it.")
+      .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.t.ndim, l.t.shape); })
+      .def_prop_ro("ndim", [](LazyTensor &l) { return l.t.ndim; })
+      .def_prop_ro("size", [](LazyTensor &l) { return l.whole.elements(); })
+      .def_prop_ro("nbytes", &LazyTensor::bytes)
+      .def("__len__", &length)
+      .def("__getitem__", &get, "index"_a.none())
+      .def("_read", &read_part, "layout"_a, "rank"_a, "out"_a.none(), "threads"_a)
+      .def("read", &read_whole, "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
+           "The whole tensor: a new numpy array, or into `out`, contiguous, of numpy or torch.")
+      .def("torch", &read_torch, "The whole tensor as a new torch tensor.")
+      .def("map", &map,
+           "A read-only view of the file, where the tensor lies whole in it. A file cut meanwhile is SIGBUS.")
+      .def("__array__", &read_as, "dtype"_a = nb::none(), "copy"_a = nb::none())
+      .def("__repr__", &shown);
+  nb::class_<Checkpoint> checkpoint(m, "_Checkpoint");
+  checkpoint.def(nb::init<nb::handle>(), "path"_a)
+      .def("names", opened(&names_of))
+      .def_prop_ro("metadata", opened(&metadata_of))
+      .def_prop_ro("info", opened(&info_of))
+      .def_prop_ro("closed", &Checkpoint::closed)
+      .def("close", &Checkpoint::close);
   nb::class_<Rules>(m, "Rules",
                     "The layout of each tensor of a model by name: lines of PATTERN LAYOUT, the first match wins.")
-      .def(nb::new_(&parsed), "text"_a, "name"_a = "rules")
-      .def_static("load", &load, "path"_a)
+      .def(nb::new_(&parsed_rules), "text"_a, "name"_a = "rules")
+      .def_static("load", &load_rules, "path"_a)
       .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0);
   m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_a = nb::none(), nb::kw_only(), "force"_a = false,
         "Writes a checkpoint, complete or not at all, in the format of the path. tensors: by name an array, or for a\n"

@@ -1,9 +1,137 @@
-// Plans: entries of tensors, or of parts of them, and the way of one rank to move them.
+// Layouts; and plans: entries of tensors, or of parts of them, and the way of one rank to move them.
 #include "core.h"
 
+#include <nanobind/operators.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
+
 namespace {
+
+using Ranks = std::optional<Shape>;
+using Names = std::vector<std::string>;
+
+void same_length(size_t given, size_t n, const char *what) {
+  if (given != n)
+    invalid(what, ": ", given, " where ", n, " are due");
+}
+
+// --- Constructors write the layout string, which the library reads: it says what is wrong with it -------------------
+
+Layout parsed(const std::string &text, const Shape &shape, int64_t world) {
+  return Layout(got<reshard_layout>(reshard_layout_parse, c_text(text, "layout"), ndim_of(shape), shape.data(), world));
+}
+
+// A list of a layout string, behind `before`; nothing where it was left out.
+template <typename T> std::string listed(const char *before, const std::vector<T> &list, const char *between = ",") {
+  std::ostringstream text;
+  for (size_t i = 0; i < list.size(); i++)
+    text << (i == 0 ? before : between) << list[i];
+  return text.str();
+}
+template <typename T> std::string listed(const char *before, const std::optional<std::vector<T>> &list) {
+  if (list && list->empty())
+    invalid("an empty list, where numbers are due");
+  return list ? listed(before, *list) : "";
+}
+
+Layout chunk(const Shape &shape, int64_t world, int dim, const Ranks &ranks) {
+  return parsed(text_of("chunk(", dim, listed(";", ranks), ")"), shape, world);
+}
+
+Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Names &placements,
+            const std::optional<Names> &names, const std::optional<std::vector<int>> &order, const Ranks &ranks) {
+  Names dims;
+  same_length(names ? names->size() : mesh_shape.size(), mesh_shape.size(), "names");
+  for (size_t m = 0; m < mesh_shape.size(); m++) {
+    dims.push_back(text_of(names ? (*names)[m] + "=" : "", mesh_shape[m]));
+    if (names && (*names)[m].find_first_of(",;=@()") != std::string::npos)
+      invalid("name '", (*names)[m], "' of a mesh dim");
+  }
+  return parsed(text_of("mesh(", listed("", dims, names ? "," : "x"), listed("@", ranks), listed(";", placements),
+                        listed(";order=", order), ")"),
+                shape, world);
+}
+Layout cyclic(const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const Ranks &ranks) {
+  return parsed(text_of("cyclic(", listed("", grid, "x"), listed("@", ranks), listed(";", block, "x"), ")"), shape,
+                world);
+}
+Layout single(const Shape &shape, int64_t world, int64_t rank) {
+  return parsed(text_of("rank(", rank, ")"), shape, world);
+}
+Layout flat(const Shape &shape, int64_t world, const Ranks &ranks) {
+  return parsed(text_of("flat(", listed("", ranks), ")"), shape, world);
+}
+
+Layout boxes(const Shape &shape, int64_t world, const std::vector<std::tuple<int64_t, Shape, Shape>> &boxes,
+             bool replicated) {
+  Shape ranks;
+  std::vector<reshard_box> all;
+  for (const auto &[rank, offset, extent] : boxes) {
+    same_length(offset.size(), size_t(ndim_of(shape)), "offset of a box");
+    same_length(extent.size(), shape.size(), "extent of a box");
+    ranks.push_back(rank), all.push_back({});
+    std::copy(offset.begin(), offset.end(), all.back().offset);
+    std::copy(extent.begin(), extent.end(), all.back().extent);
+  }
+  return Layout(got<reshard_layout>(reshard_layout_create_boxes, ndim_of(shape), shape.data(), world,
+                                    int64_t(all.size()), ranks.data(), all.data(), replicated));
+}
+
+// --- Queries --------------------------------------------------------------------------------------------------------
+
+struct ArrayInfo {
+  IntTuple shape;
+  int64_t buffer, offset;
+  std::string text() const {
+    return text_of("Array(shape=", nb::repr(shape).c_str(), ", buffer=", buffer, ", offset=", offset, ")");
+  }
+};
+
+std::vector<ArrayInfo> arrays(const Layout &l, int64_t rank) {
+  std::vector<ArrayInfo> all;
+  for (int64_t i = 0, n = l.count(rank); i < n; i++) {
+    const reshard_array_info info = l.array(rank, i);
+    all.push_back({tuple_of(l.ndim(), info.shape), info.buffer, info.offset});
+  }
+  return all;
+}
+
+std::vector<IntTuple> buffers(const Layout &l, int64_t rank) {
+  std::vector<IntTuple> shapes;
+  for (const Array &a : l.buffers(rank))
+    shapes.push_back(tuple_of(a.ndim, a.shape));
+  return shapes;
+}
+
+std::vector<std::pair<int64_t, int64_t>> intervals(const Layout &l, int64_t rank, int64_t array, int dim) {
+  int64_t n = 0;
+  check(reshard_layout_array_intervals(l.handle, rank, array, dim, 0, 0, nullptr, &n));
+  std::vector<reshard_interval> runs(static_cast<size_t>(n));
+  check(reshard_layout_array_intervals(l.handle, rank, array, dim, 0, n, runs.data(), &n));
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (const reshard_interval &run : runs)
+    pairs.emplace_back(run.begin, run.end);
+  return pairs;
+}
+
+const char *kind(const Layout &l) {
+  static const char *const kinds[] = {"chunk", "mesh", "cyclic", "single", "flat", "boxes"};
+  return kinds[l.kind()];
+}
+std::string shown(const Layout &l) {
+  return text_of("reshard.Layout('", l.text(), "', ", nb::repr(l.shape()).c_str(), ", ", l.world(), ")");
+}
+bool equal(const Layout &l, const Layout &other) { return reshard_layout_equal(l.handle, other.handle) == 1; }
+Py_hash_t hash(const Layout &l) { // names, and parts that say the same in other words, are not compared
+  return nb::hash(nb::make_tuple(int(l.kind()), l.shape(), l.world(), nb::tuple(nb::cast(buffers(l, 0)))));
+}
+nb::typed<nb::tuple, nb::any, nb::ellipsis> reduce(const Layout &l) {
+  return nb::make_tuple(nb::type<Layout>(), nb::make_tuple(l.text(), l.shape(), l.world()));
+}
+
+// --- Plans ----------------------------------------------------------------------------------------------------------
 
 // The C form of entries; its pointers are into the entries.
 std::vector<reshard_entry> c_entries(const std::vector<Entry> &entries) {
@@ -74,6 +202,43 @@ std::vector<std::tuple<int64_t, int64_t, int64_t>> peers(const Plan &plan) {
   return list;
 }
 
+void bind_layout(nb::module_ &m) {
+  nb::class_<Layout> layout(m, "Layout", "The boxes of a global tensor that each rank holds. Immutable.");
+  nb::class_<ArrayInfo>(layout, "Array",
+                        "An array of a rank: its shape, the buffer that has it, and the elements before it there.")
+      .def_ro("shape", &ArrayInfo::shape)
+      .def_ro("buffer", &ArrayInfo::buffer)
+      .def_ro("offset", &ArrayInfo::offset)
+      .def("__repr__", &ArrayInfo::text);
+  layout
+      .def(nb::new_(&parsed), "text"_a, "shape"_a, "world"_a = 0,
+           "Reads a layout string; world 0: the smallest that holds the ranks named.")
+      .def_static("chunk", &chunk, "shape"_a, "world"_a, "dim"_a = 0, "ranks"_a = nb::none())
+      .def_static("mesh", &mesh, "shape"_a, "world"_a, "mesh_shape"_a, "placements"_a, "names"_a = nb::none(),
+                  "order"_a = nb::none(), "ranks"_a = nb::none(),
+                  "Placements are those of layout strings: S0, S0*2, R.")
+      .def_static("cyclic", &cyclic, "shape"_a, "world"_a, "grid"_a, "block"_a, "ranks"_a = nb::none())
+      .def_static("single", &single, "shape"_a, "world"_a, "rank"_a)
+      .def_static("flat", &flat, "shape"_a, "world"_a, "ranks"_a = nb::none())
+      .def_static("boxes", &boxes, "shape"_a, "world"_a, "boxes"_a, "replicated"_a = false,
+                  "Boxes are (rank, offset, extent).")
+      .def_prop_ro("shape", &Layout::shape)
+      .def_prop_ro("ndim", &Layout::ndim)
+      .def_prop_ro("world", &Layout::world)
+      .def_prop_ro("kind", &kind)
+      .def("arrays", &arrays, "rank"_a)
+      .def("buffers", &buffers, "rank"_a,
+           "Shapes of what a rank gives: of its arrays, but one of elements for flat, and one of parts that ranks "
+           "share.")
+      .def("intervals", &intervals, "rank"_a, "array"_a = 0, "dim"_a = 0,
+           "The runs of global indices that an array has in a dim: (begin, end), ascending.")
+      .def("__str__", &Layout::text)
+      .def("__repr__", &shown)
+      .def("__eq__", &equal, nb::is_operator(), nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__hash__", &hash)
+      .def("__reduce__", &reduce);
+}
+
 void bind_info(nb::module_ &m) {
   nb::class_<reshard_plan_info> info(m, "PlanInfo",
                                      "Figures of a plan; bytes are bytes. include/reshard/plan.h says what each is.");
@@ -96,6 +261,7 @@ Plan make_plan(std::vector<Entry> entries, int64_t rank, Limit limit) {
 }
 
 void bind_plan(nb::module_ &m) {
+  bind_layout(m);
   bind_info(m);
   nb::class_<Entry>(m, "Entry", "A tensor of a plan, or a region of src that becomes, permuted, one of dst.")
       .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,

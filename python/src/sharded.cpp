@@ -1,5 +1,5 @@
 // Tensors of all ranks over sharders: redistribute, and state dicts that are saved and loaded.
-#include "ranks.h"
+#include "core.h"
 
 #include <reshard/state_dict.h>
 
@@ -20,7 +20,7 @@ const std::vector<Sharder> &sharders_of(Comm &comm, Limit limit) {
   return of = std::move(made);
 }
 
-// --- Arrays of the ranks here ----------------------------------------------------------------------------------------
+// --- Arrays of the ranks here ---------------------------------------------------------------------------------------
 
 struct Given {
   std::vector<Wanted> wanted; // with the dtype that the arrays of each have
@@ -29,7 +29,7 @@ struct Given {
 
 std::vector<const Layout *> layouts_of(nb::handle given, const char *what) {
   std::vector<const Layout *> list;
-  if (!nb::isinstance<nb::list>(given) && !nb::isinstance<nb::tuple>(given))
+  if (!is_list(given))
     return {&as<Layout>(given, what)};
   for (nb::handle h : given)
     list.push_back(&as<Layout>(h, what));
@@ -79,7 +79,7 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
   }
 }
 
-// --- redistribute ----------------------------------------------------------------------------------------------------
+// --- redistribute ---------------------------------------------------------------------------------------------------
 
 // One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None. Arrays that share a buffer
 // are views of it, as the library makes them.
@@ -146,7 +146,7 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
   return comm.local ? nb::object(results) : nb::object(results[0]);
 }
 
-// --- State dicts -----------------------------------------------------------------------------------------------------
+// --- State dicts ----------------------------------------------------------------------------------------------------
 
 using Tree = Owned<reshard_tree, reshard_tree_release>;
 

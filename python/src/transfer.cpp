@@ -1,5 +1,5 @@
 // Transfers: a plan bound to a communicator and to arrays, which it keeps; execute.
-#include "ranks.h"
+#include "core.h"
 
 #include <algorithm>
 
@@ -146,7 +146,6 @@ void still_there(const std::vector<Side> &sides) {
 }
 
 void execute(Transfer &t, nb::handle stream) {
-  Use<Transfer> now(t);
   Use<Comm> in(*t.comm);
   void *s = stream_of(*t.comm, stream);
   still_there(t.src), still_there(t.dst);
@@ -157,7 +156,6 @@ void execute(Transfer &t, nb::handle stream) {
 }
 
 void rebind(Transfer &t, nb::handle src, nb::handle dst) {
-  Use<Transfer> now(t);
   Use<Comm> in(*t.comm);
   auto take = [&] { return take_arrays(t, *t.comm, src, dst); };
   // Of messages each rank binds alone.
@@ -170,12 +168,11 @@ void rebind(Transfer &t, nb::handle src, nb::handle dst) {
 }
 
 Report info(Transfer &t) {
-  Use<Transfer> now(t);
   const auto i = got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]);
-  return report_of("path", paths[i.path], "workspace_bytes", i.workspace_bytes, "copies", i.copies, "rounds", i.rounds,
-                   "packs_skipped", i.packs_skipped, "unpacks_skipped", i.unpacks_skipped, "collective",
-                   reshard_collective_string(i.collective), "collective_why", i.collective_why, "workspace_limit",
-                   i.workspace_limit, "least_rounds", i.least_rounds);
+  return report_of("path"_a = paths[i.path], "workspace_bytes"_a = i.workspace_bytes, "copies"_a = i.copies,
+                   "rounds"_a = i.rounds, "packs_skipped"_a = i.packs_skipped, "unpacks_skipped"_a = i.unpacks_skipped,
+                   "collective"_a = reshard_collective_string(i.collective), "collective_why"_a = i.collective_why,
+                   "workspace_limit"_a = i.workspace_limit, "least_rounds"_a = i.least_rounds);
 }
 
 } // namespace
@@ -186,10 +183,10 @@ void bind_transfer(nb::module_ &m) {
   transfer
       .def(nb::new_(&make_transfer), "plan"_a, "comm"_a, "src"_a.none(), "dst"_a.none(), nb::kw_only(),
            "path"_a = "auto", "limit"_a = nb::none(), "workspace"_a = nb::none())
-      .def("execute", &execute, "stream"_a = nb::none(),
+      .def("execute", opened(&execute), "stream"_a = nb::none(),
            "Moves the data. On the CPU the destination is complete when it returns.")
-      .def("rebind", &rebind, "src"_a.none(), "dst"_a.none(),
+      .def("rebind", opened(&rebind), "src"_a.none(), "dst"_a.none(),
            "Binds other arrays. After an error it is bound as before.")
-      .def_prop_ro("info", &info);
+      .def_prop_ro("info", opened(&info));
   bind_closing(transfer, "Frees what it has between ranks, and its arrays.");
 }
