@@ -336,12 +336,13 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
 }
 
 /* Elements that an entry has at least: so many that a limit near the least, 256 bytes for each pair of ranks, makes
- * several rounds. Most cases of small worlds, few of others; as draw_limit, by a generator of its own. */
-static int64_t draw_least_size(const case_plan *c, int64_t fixed, reshard_dtype dtype) {
+ * several rounds. Most cases of small worlds, few of others; as draw_limit, by a generator of its own. To replicas a
+ * fourth does: every one of them receives it. */
+static int64_t draw_least_size(const case_plan *c, int64_t fixed, bool replicas, reshard_dtype dtype) {
   rng own;
   rng_seed(&own, c->seed ^ 0x6c61726765u);
   bool large = c->world <= 8 ? !rng_one_in(&own, 16) : c->world <= 16 && rng_one_in(&own, 16);
-  int64_t drawn = large ? (c->world <= 4 ? 2 : 1) * LEAST_OF_PEER * c->world * c->world : 1;
+  int64_t drawn = large ? (c->world <= 4 ? 2 : 1) * LEAST_OF_PEER * c->world * c->world / (replicas ? 4 : 1) : 1;
   return (fixed > 0 ? fixed : drawn) / c->nentries / (int64_t)reshard_dtype_size(dtype);
 }
 
@@ -371,7 +372,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
     e->dst_dtype = e->dtype;
     if (fixed->casts)
       draw_cast(c, i, fixed->dst_dtype, e);
-    least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, e->dtype);
+    least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, replicas, e->dtype);
     right = make_entry(seeds[i], c->world, sizes[i], least[i], replicas, e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
       reshard_layout_release(e->src.layout);
