@@ -1,8 +1,10 @@
 #include "bench/verify/case_binding.h"
 
 #include "bench/cli/naive_cast.h"
+#include "bench/cli/naive_scaled.h"
 #include "bench/launch/session.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,8 +58,8 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
   bool plain = rng_one_in(&common, 2) || c->plain;
   *b = (case_binding){.bytes = 64 + rng_below(&r, 64)};
   for (int64_t e = 0; e < c->nentries; e++) {
-    const oracle_buffers *buffers = source ? &c->entry[e].src.buffers : &c->entry[e].dst.buffers;
-    b->n += buffers->first[rank + 1] - buffers->first[rank];
+    const case_side *side = source ? &c->entry[e].src : &c->entry[e].dst;
+    b->n += (side->buffers.first[rank + 1] - side->buffers.first[rank]) << (side->scales.buffer != NULL);
   }
   b->place = cli_alloc(b->n, sizeof *b->place);
   b->pointer = cli_alloc(b->n, sizeof *b->pointer);
@@ -66,11 +68,16 @@ void case_binding_make(const case_plan *c, int64_t rank, bool source, int number
   for (int64_t e = 0; e < c->nentries; e++) {
     const case_side *side = source ? &c->entry[e].src : &c->entry[e].dst;
     bool strides_allowed = !(side->described.kind == RESHARD_LAYOUT_FLAT && side->described.ndim != 1);
-    for (int64_t i = side->buffers.first[rank]; i < side->buffers.first[rank + 1]; i++, n++) {
+    int64_t first_buffer = side->buffers.first[rank], count = side->buffers.first[rank + 1] - first_buffer;
+    bool scaled = side->scales.buffer != NULL;
+    for (int64_t i = 0; i < count << scaled; i++, n++) {
       case_buffer *p = &b->place[n];
       p->entry = e;
-      p->buffer = &side->buffers.buffer[i];
-      p->dtype = source ? c->entry[e].dtype : c->entry[e].dst_dtype;
+      p->scales = i >= count;
+      p->buffer = &(p->scales ? &side->scales : &side->buffers)->buffer[first_buffer + i % count];
+      p->places = scaled && !p->scales ? &side->places.buffer[first_buffer + i] : NULL;
+      p->scales_at = n + count;
+      p->dtype = p->scales ? c->entry[e].scales : source ? c->entry[e].dtype : c->entry[e].dst_dtype;
       p->width = reshard_dtype_size(p->dtype);
       set_contiguous(p->buffer, p->stride);
       if (p->buffer->n == 0 && rng_one_in(&r, 2)) {
@@ -130,17 +137,6 @@ void case_binding_free(case_binding *b) {
   *b = (case_binding){0};
 }
 
-/* True where a source element is part of the region. */
-static bool is_in_region(const case_entry *e, int64_t index) {
-  for (int d = e->src.described.ndim - 1; d >= 0; d--) {
-    int64_t i = index % e->src.described.shape[d] - e->region.src_offset[d];
-    if (i < 0 || i >= e->region.src_extent[d])
-      return false;
-    index /= e->src.described.shape[d];
-  }
-  return true;
-}
-
 /* Position in the arena of the next element in row-major order of the local shape; at counts up from all zeros. */
 static int64_t advance_position(const case_buffer *p, int64_t *at, int64_t position) {
   for (int d = p->buffer->ndim - 1; d >= 0; d--) {
@@ -153,21 +149,68 @@ static int64_t advance_position(const case_buffer *p, int64_t *at, int64_t posit
   return position;
 }
 
+/* Bits of a scale of a source. */
+static uint32_t stamp_scale(const case_entry *e, uint64_t key, int64_t block) {
+  uint64_t drawn = rng_mix(key ^ (uint64_t)block);
+  float scale = ldexpf((float)(1 + drawn % 4095), (int)(drawn >> 32 & 31) - 24);
+  return e->scales == RESHARD_F8_E8M0 ? (uint32_t)(1 + drawn % 254) : naive_scale_bits(scale, RESHARD_F32);
+}
+
+/* Bits of an element of f8_e4m3 with scales, whose block has this largest magnitude; or of one made of it. */
+static uint64_t scale_element(const case_entry *e, uint64_t key, int64_t element, float most,
+                              const unsigned char *bytes) {
+  if (e->dtype != RESHARD_F8_E4M3)
+    return naive_scaled(naive_wide(bytes, e->dtype, 0), naive_scale(most, e->scales));
+  uint32_t scale = stamp_scale(e, key, case_block_of(e, &e->src, element));
+  return naive_unscaled(bytes[0], naive_stored_scale(&scale, e->scales, 0), e->dst_dtype);
+}
+
 /* Bytes of a source element as a buffer should have it: converted where the entry converts, and once more on the way
  * back. */
 static void put_element(const case_entry *e, const case_buffer *p, case_fill fill, uint64_t key, int64_t element,
-                        unsigned char *at) {
+                        float most, unsigned char *at) {
   unsigned char bytes[16] = {0};
   uint64_t bits = 0;
   case_stamp(e, key, element, bytes);
-  if (fill != FILL_SOURCE && e->dtype != e->dst_dtype) {
-    memcpy(&bits, bytes, sizeof bits); /* little-endian, as the dtypes of files */
+  memcpy(&bits, bytes, sizeof bits); /* little-endian, as the dtypes of files */
+  if (p->scales)
+    bits = stamp_scale(e, key, element);
+  else if (fill != FILL_SOURCE && e->scales != RESHARD_DTYPE_NONE)
+    bits = scale_element(e, key, element, most, bytes);
+  else if (fill != FILL_SOURCE && e->dtype != e->dst_dtype)
     bits = naive_cast(e->dtype, e->dst_dtype, bits);
-    if (fill == FILL_REVERSED)
-      bits = naive_cast(e->dst_dtype, e->dtype, bits);
-    memcpy(bytes, &bits, sizeof bits);
-  }
+  if (fill == FILL_REVERSED && e->dtype != e->dst_dtype)
+    bits = naive_cast(e->dst_dtype, e->dtype, bits);
+  memcpy(bytes, &bits, sizeof bits);
   memcpy(at, bytes, p->width);
+}
+
+/* The largest magnitude of each block of a buffer; below 0 where nothing of the block is in the region. */
+static float *find_most(const case_plan *c, const case_binding *b, const case_buffer *p, uint64_t key) {
+  const case_entry *e = &c->entry[p->entry];
+  const oracle_buffer *scales = b->place[p->scales_at].buffer;
+  float *most = cli_alloc(scales->n, sizeof *most);
+  for (int64_t k = 0; k < scales->n; k++)
+    most[k] = -1;
+  for (int64_t k = 0; k < p->buffer->n; k++)
+    if (p->buffer->index[k] >= 0) {
+      unsigned char bytes[16] = {0};
+      float *known = &most[p->places->index[k]];
+      case_stamp(e, key, p->buffer->index[k], bytes);
+      *known = naive_most(*known, naive_wide(bytes, e->dtype, 0));
+    }
+  return most;
+}
+
+/* Scales of a destination. */
+static void put_scales(const case_plan *c, case_binding *b, const case_buffer *p, const float *most) {
+  int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
+  reshard_dtype dtype = c->entry[p->entry].scales;
+  for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position))
+    if (!(most[k] < 0)) {
+      uint32_t bits = naive_scale_bits(naive_scale(most[k], dtype), dtype);
+      memcpy(b->image + position, &bits, p->width);
+    }
 }
 
 void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int generation) {
@@ -176,13 +219,19 @@ void case_binding_fill(const case_plan *c, case_binding *b, case_fill fill, int 
     memset(b->arena, POISON, (size_t)b->bytes);
   for (int64_t i = 0; i < b->n; i++) {
     const case_buffer *p = &b->place[i];
+    const case_entry *entry = &c->entry[p->entry];
     uint64_t key = stamp_key(c, p->entry, generation);
     int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
-    for (int64_t k = 0; k < p->buffer->n; k++, position = advance_position(p, at, position)) {
+    float *most = p->places != NULL && fill == FILL_DESTINATION ? find_most(c, b, p, key) : NULL;
+    for (int64_t k = 0; k < p->buffer->n && !(p->scales && fill == FILL_DESTINATION);
+         k++, position = advance_position(p, at, position)) {
       int64_t element = p->buffer->index[k];
-      if (element >= 0 && (fill != FILL_REVERSED || is_in_region(&c->entry[p->entry], element)))
-        put_element(&c->entry[p->entry], p, fill, key, element, b->image + position);
+      if (element >= 0 && (fill != FILL_REVERSED || case_in_region(entry, element)))
+        put_element(entry, p, fill, key, element, most != NULL ? most[p->places->index[k]] : 0, b->image + position);
     }
+    if (most != NULL)
+      put_scales(c, b, &b->place[p->scales_at], most);
+    free(most);
   }
   if (fill == FILL_SOURCE)
     memcpy(b->arena, b->image, (size_t)b->bytes);
@@ -193,8 +242,22 @@ static void add_hex(rs_text *t, const unsigned char *bytes, size_t n) {
     cli_add(t, "%02x", bytes[i]);
 }
 
+/* Every NaN is right for a scale where one is wanted: those of f32 stay as they are drawn. */
+static void accept_nans(const case_plan *c, const case_binding *b) {
+  for (int64_t i = 0; c->scaled && i < b->n; i++) {
+    const case_buffer *p = &b->place[i];
+    int64_t at[RESHARD_MAX_DIMS] = {0}, position = p->offset;
+    for (int64_t k = 0; p->scales && p->dtype == RESHARD_F32 && k < p->buffer->n;
+         k++, position = advance_position(p, at, position))
+      if (isnan(naive_wide(b->arena + position, RESHARD_F32, 0)) &&
+          isnan(naive_wide(b->image + position, RESHARD_F32, 0)))
+        memcpy(b->image + position, b->arena + position, p->width);
+  }
+}
+
 bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fill, int generation, int64_t rank,
                         rs_text *why) {
+  accept_nans(c, b);
   if (memcmp(b->arena, b->image, (size_t)b->bytes) == 0)
     return true;
   const char *side = fill == FILL_DESTINATION ? "dst" : "src";
@@ -213,6 +276,8 @@ bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fil
       rs_text_list(why, p->buffer->ndim, p->buffer->shape);
       if (fill == FILL_SOURCE)
         cli_add(why, ": the source was written to");
+      else if (p->scales)
+        cli_add(why, ": is of block %lld", (long long)p->buffer->index[k]);
       else if (p->buffer->index[k] < 0)
         cli_add(why, ": lies outside the region but was written to");
       else
@@ -237,6 +302,5 @@ bool case_binding_check(const case_plan *c, const case_binding *b, case_fill fil
           (long long)rank, side, b->n > 0 ? (long long)(i - b->place[nearest].offset) : 0, (long long)nearest);
       break;
     }
-  (void)c;
   return false;
 }

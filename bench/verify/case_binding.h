@@ -10,6 +10,9 @@
 typedef struct case_buffer {
   int64_t entry;
   const oracle_buffer *buffer;
+  const oracle_buffer *places; /* of each value's scale in buffer scales_at; NULL: the buffer has no such values */
+  int64_t scales_at;
+  bool scales;         /* the buffer has scales */
   reshard_dtype dtype; /* of this side */
   size_t width;
   int64_t offset;                   /* of its first element in the arena; -1: nothing held, NULL pointer */

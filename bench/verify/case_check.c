@@ -240,6 +240,10 @@ void case_describe_entry(const case_entry *e, int64_t number, rs_text *out) {
   cli_add(out, "\n  entry %lld, %s", (long long)number, reshard_dtype_string(e->dtype));
   if (e->dst_dtype != e->dtype)
     cli_add(out, " to %s", reshard_dtype_string(e->dst_dtype));
+  if (e->scales != RESHARD_DTYPE_NONE) {
+    add_dims(out, ", blocks of ", (e->dtype == RESHARD_F8_E4M3 ? src : dst)->ndim, e->block);
+    cli_add(out, " with scales of %s%s", reshard_dtype_string(e->scales), e->whole ? ", which travel" : "");
+  }
   add_dims(out, ": ", src->ndim, src->shape);
   cli_add(out, " %s -> ", e->src.text);
   add_dims(out, "", dst->ndim, dst->shape);

@@ -3,6 +3,7 @@
  * sixteen-byte elements. */
 #include "bench/verify/case_make.h"
 
+#include "bench/cli/naive_cast.h"
 #include "bench/cli/topology.h"
 
 #include <stdlib.h>
@@ -125,7 +126,7 @@ static bool check_print(case_side *side, rs_text *why) {
 typedef enum side_kind { A_SOURCE, A_DESTINATION, REPLICAS } side_kind;
 
 static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, int64_t world, side_kind kind,
-                      rs_text *why) {
+                      bool multiplied, rs_text *why) {
   rng after;
   case_describe(r, ndim, shape, world, kind == A_SOURCE, &side->described);
   after = *r;
@@ -133,6 +134,8 @@ static bool make_side(rng *r, case_side *side, int ndim, const int64_t *shape, i
     case_describe_free(&side->described);
     case_describe_replicas(&after, ndim, shape, world, &side->described);
   }
+  if (multiplied)
+    case_describe_multiplied(side->factor, &side->described);
   oracle_evaluate(&side->described, &side->buffers);
   if (case_build(r, &side->described, &side->layout, &side->text) != RESHARD_SUCCESS) {
     cli_add(why, "layout %s refused: %s", side->text, reshard_last_error());
@@ -167,8 +170,16 @@ static bool make_entry(uint64_t seed, int64_t world, int64_t most, int64_t least
     draw_whole(&r, e, ndim, shape, dst_shape);
   else
     dst_ndim = draw_region(&r, e, ndim, shape, dst_shape);
-  return make_side(&r, &e->src, ndim, shape, world, A_SOURCE, why) &&
-         make_side(&r, &e->dst, dst_ndim, dst_shape, world, replicas ? REPLICAS : A_DESTINATION, why);
+  bool scaled = e->scales != RESHARD_DTYPE_NONE;
+  if (scaled)
+    case_draw_factors(seed, e, ndim, shape, dst_ndim, dst_shape);
+  bool made = make_side(&r, &e->src, ndim, shape, world, A_SOURCE, scaled, why) &&
+              make_side(&r, &e->dst, dst_ndim, dst_shape, world, replicas ? REPLICAS : A_DESTINATION, scaled, why);
+  if (made && scaled) {
+    case_draw_blocks(seed, e);
+    case_list_scales(e, e->dtype == RESHARD_F8_E4M3 ? &e->src : &e->dst);
+  }
+  return made;
 }
 
 static reshard_dtype draw_dtype(rng *r) {
@@ -213,14 +224,18 @@ static void draw_options(rng *r, bool rounds, case_plan *c) {
   }
 }
 
-/* Plans of all ranks, and of their way back, under the limit of the case; *streams: the most of a rank. */
-static reshard_status plan_dry(const case_plan *c, const reshard_entry *entries, int64_t *streams) {
+/* Plans of all ranks, and of their way back, under the limit of the case; *streams: the most of a rank; *limit: the
+ * most staging of a rank, which blocks may raise above that of the case. */
+static reshard_status plan_dry(const case_plan *c, const reshard_entry *entries, int64_t *streams, int64_t *limit) {
   reshard_plan *plans = cli_alloc(c->world, sizeof *plans), back;
   reshard_plan_info info;
   reshard_status status = reshard_plan_create_all(c->nentries, entries, c->world, NULL, &c->options, plans);
   for (int64_t r = 0; r < c->world && plans[r] != NULL; r++) {
     RS_THEN(status, reshard_plan_get_info(plans[r], &info));
     *streams = rs_max(*streams, info.streams);
+    size_t bytes = 0;
+    RS_THEN(status, reshard_plan_workspace(plans[r], &bytes));
+    *limit = rs_max(*limit, (int64_t)bytes);
     if (c->reversible) {
       RS_THEN(status, reshard_plan_reverse(plans[r], &back));
       RS_THEN(status, reshard_plan_get_info(back, &info));
@@ -270,10 +285,20 @@ static void draw_topology(rng *own, const case_choices *fixed, case_plan *c) {
   c->options.topology = &c->topology;
   c->options.on_cpu = !fixed->gpus;
   reshard_entry *entries = case_entries(c);
-  int64_t streams = 0;
-  while (plan_dry(c, entries, &streams) == RESHARD_ERROR_INVALID ||
+  int64_t streams = 0, limit = 0;
+  while (plan_dry(c, entries, &streams, &limit) == RESHARD_ERROR_INVALID ||
          (c->options.workspace_limit > 0 && c->options.workspace_limit / 128 < streams))
     c->options.workspace_limit += c->options.workspace_limit / 4 + 1;
+  free(entries);
+}
+
+/* Raises the limit to what the rank takes that needs most for its blocks. */
+static void raise_limit(case_plan *c) {
+  reshard_entry *entries = case_entries(c);
+  int64_t streams = 0, needed = c->options.workspace_limit;
+  do
+    c->options.workspace_limit = needed;
+  while (plan_dry(c, entries, &streams, &needed) == RESHARD_SUCCESS && needed > c->options.workspace_limit);
   free(entries);
 }
 
@@ -311,7 +336,8 @@ static void draw_cast(case_plan *c, int64_t i, reshard_dtype fixed, case_entry *
 
 void case_stamp(const case_entry *e, uint64_t key, int64_t index, unsigned char *bytes) {
   oracle_stamp(key, index, reshard_dtype_size(e->dtype), bytes);
-  if (e->dtype == e->dst_dtype || (key + (uint64_t)index) % 3 == 0)
+  bool scaled = e->scales != RESHARD_DTYPE_NONE;
+  if (e->dtype == e->dst_dtype || (key + (uint64_t)index) % (scaled ? 61 : 3) == 0)
     return;
   double wide = (double)((int64_t)(rng_mix(key ^ (uint64_t)index) % 4096) - 2048) / 64;
   float narrow = (float)wide;
@@ -319,19 +345,33 @@ void case_stamp(const case_entry *e, uint64_t key, int64_t index, unsigned char 
     memcpy(bytes, &wide, sizeof wide);
   if (e->dtype == RESHARD_F32)
     memcpy(bytes, &narrow, sizeof narrow);
+  if (scaled && e->dtype != RESHARD_F32 && e->dtype != RESHARD_F8_E4M3) { /* beside what is infinite the rest is 0 */
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    uint64_t half = naive_cast(RESHARD_F32, e->dtype, bits);
+    memcpy(bytes, &half, reshard_dtype_size(e->dtype));
+  }
 }
 
 static int64_t finish_entry(case_plan *c, case_entry *e) {
   /* The narrower travels. */
-  int64_t width = rs_min((int64_t)reshard_dtype_size(e->dtype), (int64_t)reshard_dtype_size(e->dst_dtype));
+  int64_t from = (int64_t)reshard_dtype_size(e->dtype), width = rs_min(from, (int64_t)reshard_dtype_size(e->dst_dtype));
   int64_t bytes = width;
   for (int d = 0; d < e->src.described.ndim; d++)
     bytes *= e->region.src_extent[d];
-  c->reversible = c->reversible && is_reversible(e);
-  oracle_counts before = c->counts;
-  oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, width, &c->counts);
-  for (int64_t r = 0; r < c->world; r++)
-    c->read[r] += (c->counts.lacked[r] - before.lacked[r]) / width * (int64_t)reshard_dtype_size(e->dtype);
+  bool scaled = e->scales != RESHARD_DTYPE_NONE;
+  c->scaled = c->scaled || scaled;
+  c->reversible = c->reversible && !scaled && is_reversible(e);
+  oracle_counts plain = {{0}, {0}, {0}}, *counts = scaled ? &plain : &c->counts;
+  oracle_counts before = *counts;
+  oracle_reshard(&e->src.described, &e->src.buffers, &e->dst.described, &e->dst.buffers, &e->region, width, counts);
+  if (scaled)
+    return case_count_scaled(c, e);
+  for (int64_t r = 0; r < c->world; r++) {
+    int64_t read = (counts->lacked[r] - before.lacked[r]) / width * from;
+    c->least.lacked[r] += read;
+    c->most.lacked[r] += read;
+  }
   return bytes;
 }
 
@@ -372,6 +412,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
     e->dst_dtype = e->dtype;
     if (fixed->casts)
       draw_cast(c, i, fixed->dst_dtype, e);
+    if (fixed->blocks && fixed->dst_dtype == RESHARD_DTYPE_NONE)
+      case_draw_scaled(c, i, domains ? 24 : 3, e); /* blocks are not passed on */
     least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, replicas, e->dtype);
     right = make_entry(seeds[i], c->world, sizes[i], least[i], replicas, e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
@@ -387,6 +429,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   draw_options(&r, fixed->rounds, c);
   if (right && domains)
     draw_topology(&of_topology, fixed, c);
+  if (right && c->scaled && c->options.workspace_limit > 0)
+    raise_limit(c);
   if (!right)
     case_free(c);
   return right;
@@ -395,6 +439,8 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
 static void free_side(case_side *side, int64_t world) {
   case_describe_free(&side->described);
   oracle_buffers_free(&side->buffers, world);
+  oracle_buffers_free(&side->scales, world);
+  oracle_buffers_free(&side->places, world);
   reshard_layout_release(side->layout);
   free(side->text);
 }
@@ -426,6 +472,8 @@ reshard_entry *case_entries(const case_plan *c) {
         .dst_extent = e->given & GIVEN_DST_EXTENT ? g->dst_extent : NULL,
         .permutation = e->given & GIVEN_PERMUTATION ? g->permutation : NULL,
         .name = e->given & GIVEN_NAME ? e->name : NULL,
+        .block = e->scales != RESHARD_DTYPE_NONE ? e->block : NULL,
+        .scale_dtype = e->scales == RESHARD_F32 && c->seed % 2 == 0 ? RESHARD_DTYPE_NONE : e->scales,
     };
   }
   return entries;

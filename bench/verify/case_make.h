@@ -28,6 +28,10 @@ typedef struct case_side {
   reshard_layout layout;
   oracle_buffers buffers; /* destination: after oracle_reshard source elements, or -1 */
   char *text;             /* how the layout was made: its string, or "kind by constructor" */
+  /* Of the side with scales, else without buffers: the number of the block of each scale, in buffers as those of
+   * values, and for each value the place of its scale in its buffer. */
+  oracle_buffers scales, places;
+  int64_t factor[RESHARD_MAX_DIMS]; /* by which the shape was multiplied, where the entry has blocks */
 } case_side;
 
 typedef struct case_entry {
@@ -35,6 +39,9 @@ typedef struct case_entry {
   oracle_region region;
   unsigned given; /* which pointers of the reshard_entry are passed: GIVEN_* */
   reshard_dtype dtype, dst_dtype;
+  reshard_dtype scales; /* NONE: the entry has no blocks */
+  int64_t block[RESHARD_MAX_DIMS];
+  bool whole; /* values and scales travel */
   char name[24];
 } case_entry;
 
@@ -54,14 +61,15 @@ typedef struct case_plan {
   case_entry *entry;
   reshard_plan_options options;
   int64_t nodes[ORACLE_WORLD];
-  reshard_topology topology;  /* with a domain for each node; domain NULL: none */
-  int64_t least_limit;        /* of workspace_limit for this world; 0 where there is no limit */
-  oracle_counts counts;       /* of all entries, in bytes */
-  int64_t bytes;              /* of all regions, as they travel */
-  int64_t read[ORACLE_WORLD]; /* bytes of counts.lacked in the sources, which direct copies read */
-  bool plain;                 /* every array is contiguous; else as the seed has it */
-  bool casts;                 /* some entry's sides differ in dtype */
-  bool reversible;            /* every destination is whole, without gap, halo or replica */
+  reshard_topology topology; /* with a domain for each node; domain NULL: none */
+  int64_t least_limit;       /* of workspace_limit for this world; 0 where there is no limit */
+  oracle_counts counts;      /* of all entries, in bytes */
+  int64_t bytes;             /* of all regions, as they travel */
+  oracle_counts least, most; /* of what direct copies read; scales of parts of blocks are read more than once */
+  bool plain;                /* every array is contiguous; else as the seed has it */
+  bool casts;                /* some entry's sides differ in dtype */
+  bool scaled;               /* some entry has blocks */
+  bool reversible;           /* every destination is whole, without gap, halo or replica */
 } case_plan;
 
 /* Fixed choices; 0 or AUTO leave a choice to the seed. */
@@ -77,6 +85,7 @@ typedef struct case_choices {
   bool gpus;               /* plans tell of transfers on GPUs */
   bool graph;              /* on GPUs: each execute is launched from a graph */
   bool casts;              /* entries whose sides differ in dtype, in one case in three */
+  bool blocks;             /* entries of f8_e4m3 with scales, in some cases */
   reshard_dtype dst_dtype; /* of every entry, whose source then has numbers */
   struct session
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
@@ -84,6 +93,21 @@ typedef struct case_choices {
 
 /* Bits of a source element in its lowest bytes; those of a number are any, or one that most dtypes have. */
 void case_stamp(const case_entry *e, uint64_t key, int64_t index, unsigned char *bytes);
+
+/* Entries with blocks (case_blocks.c): whether entry i is one in one case of `odds`, with its dtypes; what a shape, its
+ * region and a description are multiplied by; blocks that the cuts of both layouts allow, whose scales are then listed.
+ */
+void case_draw_scaled(const case_plan *c, int64_t i, int64_t odds, case_entry *e);
+void case_draw_factors(uint64_t seed, case_entry *e, int ndim, const int64_t *shape, int dst_ndim,
+                       const int64_t *dst_shape);
+void case_describe_multiplied(const int64_t *factor, oracle_layout *what);
+void case_draw_blocks(uint64_t seed, case_entry *e);
+void case_list_scales(const case_entry *e, case_side *side);
+int64_t case_block_of(const case_entry *e, const case_side *side, int64_t index);
+/* Adds what the entry moves to the counts of the case; returns its bytes. */
+int64_t case_count_scaled(case_plan *c, const case_entry *e);
+/* True where a source element is part of the region. */
+bool case_in_region(const case_entry *e, int64_t index);
 
 /* Makes the case of a seed; on failure false, with the reason in why. */
 bool case_make(uint64_t seed, const case_choices *fixed, case_plan *out, rs_text *why);

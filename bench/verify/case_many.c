@@ -19,6 +19,8 @@ static void sum_totals(case_totals *to, const case_totals *from) {
   for (int a = 0; a < CASE_NUMBERS; a++)
     for (int b = 0; b < CASE_NUMBERS; b++)
       to->converted[a][b] += from->converted[a][b];
+  for (int i = 0; i < CASE_BLOCKS; i++)
+    to->blocks[i] += from->blocks[i];
   to->entries += from->entries;
   to->executes += from->executes;
   to->reversed += from->reversed;
@@ -114,6 +116,31 @@ int64_t case_run_regressions(const case_options *options, case_totals *totals, i
   return failures;
 }
 
+/* Entries with blocks, per feature; returns how many features had none. */
+static int64_t print_blocks(const case_totals *t, FILE *out) {
+  static const char *const name[CASE_BLOCKS] = {"of f32",
+                                                "of bf16",
+                                                "of f16",
+                                                "travelling to f8_e4m3",
+                                                "travelling from it",
+                                                "from it as the other dtype",
+                                                "with scales of f32",
+                                                "of f8_e8m0",
+                                                "of several elements",
+                                                "shorter at the end",
+                                                "in several rounds"};
+  int64_t none = 0, sum = 0;
+  for (int i = BLOCKS_F32; i <= BLOCKS_F16; i++)
+    sum += t->blocks[i];
+  fprintf(out, "%lld entries with blocks", (long long)sum);
+  for (int i = 0; i < CASE_BLOCKS; i++) {
+    fprintf(out, "%s %lld %s", i == 0 ? ":" : ",", (long long)t->blocks[i], name[i]);
+    none += sum > 0 && t->blocks[i] == 0;
+  }
+  fprintf(out, "\n");
+  return none;
+}
+
 int64_t case_print_totals(const case_totals *t, FILE *out) {
   int64_t none = 0;
   fprintf(out,
@@ -134,6 +161,7 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
   fprintf(out, "%lld sides cut part by part, %lld of them with parts that ranks share\n", (long long)t->parts[0],
           (long long)t->parts[1]);
   none += (t->parts[0] == 0) + (t->parts[1] == 0);
+  none += print_blocks(t, out);
   fprintf(out, "%lld with entries that convert; entries per pair of dtypes:\n%8s", (long long)t->casts, "");
   for (int b = 0; b < CASE_NUMBERS; b++)
     fprintf(out, " %8s", reshard_dtype_string(case_numbers[b]));

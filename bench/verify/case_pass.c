@@ -112,9 +112,10 @@ static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, con
     return case_failed(l, "rank %lld: %zu bytes of staging, the limit is %lld", (long long)rank, info.workspace_bytes,
                        (long long)l->c->options.workspace_limit);
   /* Messages are of the narrower dtype, direct copies read the source's; on the mixed path each peer has its own. */
-  int64_t sent = l->c->counts.lacked[rank], read = l->c->read[rank];
-  s->least_wire = info.path == RESHARD_PATH_DIRECT ? read : sent;
-  s->most_wire = info.path == RESHARD_PATH_PACKED ? sent : read;
+  int64_t sent = l->c->counts.lacked[rank], least = l->c->least.lacked[rank], most = l->c->most.lacked[rank];
+  bool packed = info.path == RESHARD_PATH_PACKED, direct = info.path == RESHARD_PATH_DIRECT;
+  s->least_wire = packed ? sent : direct ? least : rs_min(sent, least);
+  s->most_wire = packed ? sent : direct ? most : rs_max(sent, most);
   s->staged = rs_max(s->staged, (int64_t)info.workspace_bytes);
   s->rounds = rs_max(s->rounds, info.rounds);
   s->passed |= info.streams > 0;

@@ -186,6 +186,24 @@ static void count_parts(const oracle_layout *l, case_totals *totals) {
   totals->parts[1] += shared;
 }
 
+static void count_blocks(const case_entry *e, bool rounds, case_totals *totals) {
+  bool back = e->dtype == RESHARD_F8_E4M3, large = false, shorter = false;
+  reshard_dtype wide = back ? e->dst_dtype : e->dtype;
+  const oracle_layout *l = back ? &e->src.described : &e->dst.described;
+  if (e->scales == RESHARD_DTYPE_NONE)
+    return;
+  for (int d = 0; d < l->ndim; d++) {
+    large |= e->block[d] > 1 && l->shape[d] > 1;
+    shorter |= l->shape[d] % e->block[d] != 0;
+  }
+  totals->blocks[wide == RESHARD_F32 ? BLOCKS_F32 : wide == RESHARD_BF16 ? BLOCKS_BF16 : BLOCKS_F16]++;
+  totals->blocks[!back ? BLOCKS_TO : e->whole ? BLOCKS_BACK : BLOCKS_WIDE_BACK]++;
+  totals->blocks[e->scales == RESHARD_F32 ? BLOCKS_F32_SCALES : BLOCKS_E8M0]++;
+  totals->blocks[BLOCKS_LARGE] += large;
+  totals->blocks[BLOCKS_SHORT] += shorter;
+  totals->blocks[BLOCKS_ROUNDS] += large && rounds;
+}
+
 static void add_totals(const case_context *l, case_totals *totals) {
   bool seen[RESHARD_LAYOUT_KIND_COUNT][RESHARD_LAYOUT_KIND_COUNT] = {{false}};
   for (int64_t i = 0; i < l->c->nentries; i++)
@@ -202,8 +220,9 @@ static void add_totals(const case_context *l, case_totals *totals) {
   for (int64_t i = 0; i < l->c->nentries; i++)
     for (int a = 0; a < CASE_NUMBERS; a++)
       for (int b = 0; b < CASE_NUMBERS; b++)
-        totals->converted[a][b] +=
-            a != b && l->c->entry[i].dtype == case_numbers[a] && l->c->entry[i].dst_dtype == case_numbers[b];
+        totals->converted[a][b] += a != b && l->c->entry[i].scales == RESHARD_DTYPE_NONE &&
+                                   l->c->entry[i].dtype == case_numbers[a] &&
+                                   l->c->entry[i].dst_dtype == case_numbers[b];
   bool limited = l->c->options.workspace_limit > 0, staged = false, several = false, passed = false;
   for (int64_t r = l->first; r < l->first + l->locals; r++) {
     staged |= l->rank[r].staged > 0;
@@ -212,6 +231,8 @@ static void add_totals(const case_context *l, case_totals *totals) {
     totals->between += l->rank[r].between;
     totals->within += l->rank[r].within;
   }
+  for (int64_t i = 0; i < l->c->nentries; i++)
+    count_blocks(&l->c->entry[i], several, totals);
   totals->limited += limited;
   totals->staged += limited && staged;
   totals->rounds += limited && several;

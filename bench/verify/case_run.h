@@ -7,11 +7,28 @@
 /* A runner owns rank threads and communicators and runs one case at a time; several runners may run at
  * once. */
 typedef struct case_runner case_runner;
+/* Counts of entries with blocks, by the wide dtype, what travels to and from f8_e4m3, dtypes of scales, blocks of more
+ * than one element, shorter blocks at the end, and cases of several rounds. */
+enum {
+  BLOCKS_F32,
+  BLOCKS_BF16,
+  BLOCKS_F16,
+  BLOCKS_TO,
+  BLOCKS_BACK,
+  BLOCKS_WIDE_BACK,
+  BLOCKS_F32_SCALES,
+  BLOCKS_E8M0,
+  BLOCKS_LARGE,
+  BLOCKS_SHORT,
+  BLOCKS_ROUNDS,
+  CASE_BLOCKS
+};
 typedef struct case_totals {
   int64_t cases, entries, executes, bytes, wire_bytes, reversed;
   int64_t casts;                                 /* cases that convert */
   int64_t parts[2];                              /* sides cut part by part; those of which ranks share parts */
   int64_t converted[CASE_NUMBERS][CASE_NUMBERS]; /* entries, by dtypes */
+  int64_t blocks[CASE_BLOCKS];                   /* entries with blocks */
   int64_t limited, staged, rounds; /* under a limit: cases; those with staging; those that take several rounds */
   int64_t domains, passed[2];      /* cases with a topology; that pass bytes on, in one round and in several */
   int64_t between, within;         /* bytes of these that came in messages, as the plans have them */

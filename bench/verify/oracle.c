@@ -195,30 +195,41 @@ static int64_t find_source(const oracle_layout *src, const oracle_layout *dst, c
   return linear;
 }
 
-void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
-                    const oracle_region *region, int64_t width, oracle_counts *counts) {
+void oracle_count(const oracle_layout *src, const oracle_buffers *from, const oracle_buffers *to, const int64_t *bytes,
+                  oracle_counts *counts) {
   int64_t n = volume(src->ndim, src->shape);
   uint64_t *has = cli_alloc(n, sizeof *has), *needs = cli_alloc(n, sizeof *needs); /* a bit per rank */
   for (int64_t r = 0; r < src->world; r++)
     for (int64_t b = from->first[r]; b < from->first[r + 1]; b++)
       for (int64_t e = 0; e < from->buffer[b].n; e++)
         has[from->buffer[b].index[e]] |= (uint64_t)1 << r;
-  for (int64_t r = 0; r < dst->world; r++)
+  for (int64_t r = 0; r < src->world; r++)
     for (int64_t b = to->first[r]; b < to->first[r + 1]; b++)
       for (int64_t e = 0; e < to->buffer[b].n; e++) {
-        int64_t s = find_source(src, dst, region, to->buffer[b].index[e]);
-        to->buffer[b].index[e] = s;
+        int64_t s = to->buffer[b].index[e];
         if (s < 0)
           continue;
         needs[s] |= (uint64_t)1 << r;
-        counts->needed[r] += width;
-        counts->lacked[r] += has[s] >> r & 1 ? 0 : width;
+        counts->needed[r] += bytes[s];
+        counts->lacked[r] += has[s] >> r & 1 ? 0 : bytes[s];
       }
   for (int64_t s = 0; s < n; s++)
     if (__builtin_popcountll(has[s]) == 1 && (needs[s] & ~has[s]) != 0)
-      counts->exclusive[__builtin_ctzll(has[s])] += width;
+      counts->exclusive[__builtin_ctzll(has[s])] += bytes[s];
   free(has);
   free(needs);
+}
+
+void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
+                    const oracle_region *region, int64_t width, oracle_counts *counts) {
+  int64_t n = volume(src->ndim, src->shape), *bytes = cli_alloc(n, sizeof *bytes);
+  for (int64_t s = 0; s < n; s++)
+    bytes[s] = width;
+  for (int64_t b = 0; b < to->first[dst->world]; b++)
+    for (int64_t e = 0; e < to->buffer[b].n; e++)
+      to->buffer[b].index[e] = find_source(src, dst, region, to->buffer[b].index[e]);
+  oracle_count(src, from, to, bytes, counts);
+  free(bytes);
 }
 
 void oracle_stamp(uint64_t key, int64_t index, size_t width, unsigned char *bytes) {

@@ -82,6 +82,7 @@ int command_verify(int argc, char **argv) {
                 .path = reached || o.path == RESHARD_PATH_MIXED ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
                 .casts = !where.cuda,
+                .blocks = !where.cuda,
                 .topologies = true,
                 .topology = o.topology,
                 .gpus = where.cuda,

@@ -26,8 +26,20 @@ static reshard_status find_cut(reshard_layout l, int64_t rank, int64_t array, co
   return RESHARD_SUCCESS;
 }
 
+/* A part that ends within a block: also where one rank has what is on both sides. */
+static void find_part(reshard_layout l, const int64_t *block, rs_block_cut *found) {
+  for (int m = 0; m < l->mesh_ndim && l->kind == RESHARD_LAYOUT_MESH; m++) {
+    const reshard_placement *p = &l->placements[m];
+    int64_t at = 0;
+    for (int k = 0; k < p->nparts && found->dim < 0; k++)
+      if (is_cut(at += p->parts[k].size, block[p->dim], l->shape[p->dim]))
+        *found = (rs_block_cut){rs_ranks_at(&l->ranks, 0), p->dim, at};
+  }
+}
+
 reshard_status rs_layout_find_cut(reshard_layout l, const int64_t *block, rs_block_cut *found) {
   *found = (rs_block_cut){.dim = -1};
+  find_part(l, block, found);
   for (int64_t rank = 0; rank < l->world; rank++)
     for (int64_t a = 0, n = rs_layout_arrays(l, rank); a < n && found->dim < 0; a++) {
       reshard_array_info info;

@@ -4,7 +4,7 @@
 
 #include "layout/layout.h"
 
-/* A run of indices of a rank that begins or ends at `at`, within a block of a dim; dim -1: there is none. */
+/* A run of indices of a rank, or a part of a dim, that begins or ends at `at`, within a block; dim -1: none does. */
 typedef struct rs_block_cut {
   int64_t rank;
   int dim;

@@ -121,7 +121,7 @@ static reshard_status find_box(const rs_scaling *s, int64_t rank, int64_t array,
     bool begun = run[a].begin % block != 0, ended = run[a].end % block != 0 && run[a].end != s->space.extent[a];
     if (!empty && (begun || ended) && cut->dim < 0)
       *cut = (rs_block_cut){rank, d, (begun ? run[a].begin : run[a].end) + offset_of(s, a, false)};
-    out->offset[d] = run[a].begin / block;
+    out->offset[d] = empty ? 0 : run[a].begin / block;
     out->extent[d] = empty ? 0 : rs_ceil_div(run[a].end, block) - out->offset[d];
   }
   return RESHARD_SUCCESS;

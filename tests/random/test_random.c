@@ -14,7 +14,7 @@ int main(void) {
       .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,
       .workers = cli_cores() < 8 ? cli_cores() : 8,
       .most_failures = 5,
-      .fixed = {.casts = true, .topologies = true},
+      .fixed = {.casts = true, .blocks = true, .topologies = true},
   };
   case_totals totals = {0};
   int64_t kept = 0;

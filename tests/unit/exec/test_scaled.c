@@ -290,6 +290,9 @@ static const scene scenes[] = {
     {"rank(2)", "chunk(0)", {64, 96}, {40, 40}, BLOCK(5, 8), PART(3, 5, 40, 40, 0, 0), BF16_F32},
     {"chunk(0)", "chunk(0)", {52, 20}, {52, 16}, BLOCK(13, 8), PART(13, 3, 39, 16, 0, 0), F32_F32},
     {"chunk(0)", "rank(1)", {52, 20}, {40, 16}, BLOCK(13, 8), PART(13, 3, 39, 16, 0, 0), F32_F32},
+    /* parts of a dim that end within blocks, but on one rank; ranks that have nothing of the region */
+    {"mesh(1@2;S0{12,52})", "chunk(0)", SAME(64, 96), BLOCK(8, 8), F32_F32},
+    {"chunk(0)", "rank(1)", {64, 96}, {8, 96}, BLOCK(8, 8), PART(4, 0, 8, 96, 0, 0), F32_E8M0},
     /* cuts of the other side within blocks */
     {"chunk(0)", "chunk(1)", SAME(62, 94), BLOCK(12, 4), F32_F32, .cut = true},
     {"flat(0-3)", "chunk(0)", SAME(62, 90), BLOCK(16, 16), F32_E8M0, .cut = true},
@@ -476,6 +479,7 @@ CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
   const scene rows = {"chunk(0)", "chunk(1)", SAME(64, 96), BLOCK(0, 0), F32_F32};
   const scene cut = {"chunk(0)", "chunk(1)", SAME(60, 96), BLOCK(0, 0), F32_F32};
   const scene within = {"chunk(1)", "chunk(0)", SAME(60, 96), BLOCK(0, 0), F32_F32};
+  const scene parts = {"rank(0)", "mesh(1@2;S0{12,48})", SAME(60, 96), BLOCK(0, 0), F32_F32};
   const reshard_entry e = {
       .size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .dst_dtype = RESHARD_F8_E4M3, .block = block};
   reshard_entry other = e;
@@ -484,6 +488,8 @@ CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
   expect_refused(&cut, &e, RESHARD_ERROR_UNSUPPORTED, "another layout, or two steps");
   expect_refused(&within, &e, RESHARD_ERROR_INVALID,
                  "dim 0 of the f8_e4m3 side is cut at 15 by rank 0, within a block of 8");
+  expect_refused(&parts, &e, RESHARD_ERROR_INVALID,
+                 "dim 0 of the f8_e4m3 side is cut at 12 by rank 2, within a block of 8");
   other.block = large;
   expect_refused(&rows, &other, RESHARD_ERROR_UNSUPPORTED, "256 x 129 has more than 32768 elements");
   other.block = none;
