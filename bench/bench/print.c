@@ -294,6 +294,8 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
   rs_json_string(j, "comm", b->s.comm);
   rs_json_int(j, "processes", b->s.processes.n);
   rs_json_string(j, "path", rs_path_name(o->path));
+  if (o->topology != NULL)
+    rs_json_string(j, "topology", o->topology);
   rs_json_ints(j, {"workspace_bytes", o->workspace}, {"threads", b->s.threads}, {"iterations", o->iterations},
                {"warmup", o->warmup}, {"samples", b->samples}, {"executes_per_sample", b->each},
                {"average", o->average}, {"unalign", o->shift});

@@ -235,7 +235,7 @@ run bench --shape 64x64 --src 'mesh(2x2;R,S0)' --dst 'mesh(2x2;R,S1)' --topology
 [ "$status" = 0 ] || fault "bench with a topology: $(cat "$work/err")"
 printf '%s\n' 0-1 2-3 'chains 1' >halves
 run bench --shape 64x64 --src 'mesh(2@0-1;S0)' --dst 'mesh(2@2-3;R)' --topology halves --path packed -n 1 -w 0 --json -
-for field in '"between_bytes":16384,' '"within_bytes":16384,' '"leaving_bytes":16384,'; do
+for field in '"topology":"halves",' '"between_bytes":16384,' '"within_bytes":16384,' '"leaving_bytes":16384,'; do
   grep -qF "$field" "$work/out" || fault "no $field in the row of a bench whose ranks pass bytes on: $(cat "$work/out")"
 done
 refuse 2 '--topology wrong:1: ' bench --shape 64x64 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --topology wrong
