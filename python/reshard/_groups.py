@@ -59,17 +59,15 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
     n, rank = dist.get_world_size(group), dist.get_rank(group)
     if backend == "nccl":
         return _own_nccl(dist.distributed_c10d._world.pg_map[whole][1], n, rank, timeout)
-    hosts: list[Any] = [None] * n
-    dist.all_gather_object(hosts, os.uname().nodename, group=group)
-    if len(set(hosts)) > 1:
-        raise UnsupportedError(f"ranks on {len(set(hosts))} nodes ({', '.join(sorted(set(hosts)))}): use from_mpi")
 
-    def gather(mine: bytes) -> bytes:
-        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        all_of = [torch.empty_like(sent) for _ in range(n)]
-        dist.all_gather(all_of, sent, group=group)
-        return b"".join(bytes(part.numpy()) for part in all_of)
+    def gather(mine: Any) -> list[Any]:
+        everything: list[Any] = [None] * n
+        dist.all_gather_object(everything, mine, group=group)
+        return everything
 
+    hosts = sorted(set(gather(os.uname().nodename)))
+    if len(hosts) > 1:
+        raise UnsupportedError(f"ranks on {len(hosts)} nodes ({', '.join(hosts)}): use from_mpi")
     return node(n, rank, gather, timeout=timeout)
 
 

@@ -39,7 +39,7 @@ def _comm(group: Any) -> Comm:
 
 def close() -> None:
     """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
-    for kept in (_kept_layout, _pair, _plan):
+    for kept in (_own_layout, _pair, _plan):
         kept.cache_clear()
     while _comms:
         _comms.popitem()[1].close()
@@ -67,8 +67,8 @@ def _order(shard_order: Any, ndim: int) -> list[int] | None:
     return order
 
 
-@functools.lru_cache(4096)
-def _kept_layout(mesh: DeviceMesh, placements: tuple[Any, ...], shape: tuple[int, ...], world: int, shard_order: Any) -> Layout:
+def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
+    """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
     try:
         ranks = mesh._layout.remap_to_tensor(mesh._rank_map)
     except AttributeError as missing:
@@ -79,11 +79,7 @@ def _kept_layout(mesh: DeviceMesh, placements: tuple[Any, ...], shape: tuple[int
                        _order(shard_order, mesh.ndim))
 
 
-def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
-    """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
-    return _kept_layout(mesh, tuple(placements), tuple(shape), world, shard_order)
-
-
+@functools.lru_cache(4096)
 def _own_layout(spec: Any, world: int) -> Layout:
     return layout(spec.mesh, spec.placements, spec.shape, world, getattr(spec, "shard_order", None))
 

@@ -194,14 +194,6 @@ void abort(Comm &comm) {
 
 } // namespace
 
-void refuse(Comm &comm, const std::string &text) {
-  Use<Comm> in(comm);
-  const reshard_status mine = reshard_error_set(RESHARD_ERROR_INVALID, text.c_str());
-  const reshard_status status = without_gil([&] { return reshard_comm_agree(comm.handles[0], mine); });
-  if (status == RESHARD_ERROR_CANCELLED)
-    raise(status);
-}
-
 Comm::Comm(std::vector<reshard_comm> given, bool local, bool streams, reshard_device device)
     : handles(std::move(given)), local(local), streams(streams), device(device) {
   for (reshard_comm handle : handles)

@@ -53,7 +53,7 @@ template <typename... Parts> std::string text_of(const Parts &...parts) {
   return out.str();
 }
 std::string str_of(nb::handle object);
-std::string shape_text(int ndim, const int64_t *shape);
+inline std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
 // Raises the exception of a status, with the library's text where text is empty. kind: a class below that.
 [[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {},
                         const char *kind = nullptr);
@@ -108,7 +108,11 @@ template <typename Print, typename... Arguments> std::string printed(Print print
   return text;
 }
 // A text for the C library: one with a NUL would end there unseen.
-const char *c_text(const std::string &text, const char *what);
+inline const char *c_text(const std::string &text, const char *what) {
+  if (text.find('\0') != std::string::npos)
+    invalid(what, ": a NUL at character ", text.find('\0'));
+  return text.c_str();
+}
 
 // The T that the caller gave, else a TypeError.
 template <typename T> T &as(nb::handle given, const char *what) {
@@ -326,7 +330,14 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
     check_of(comm.handles[i], statuses[i], texts[i]);
 }
 
-void refuse(Comm &comm, const std::string &text); // tells the other ranks; raises only what ends the wait
+// Tells the other ranks; raises only what ends the wait.
+inline void refuse(Comm &comm, const std::string &text) {
+  Use<Comm> in(comm);
+  const reshard_status mine = reshard_error_set(RESHARD_ERROR_INVALID, text.c_str());
+  const reshard_status status = without_gil([&] { return reshard_comm_agree(comm.handles[0], mine); });
+  if (status == RESHARD_ERROR_CANCELLED)
+    raise(status);
+}
 
 // Checks what a call of all ranks takes. Where a rank that is a process refuses it, all have its error: the others are
 // in the call, or come to it.

@@ -37,12 +37,6 @@ void raise(reshard_status status, std::string text, const Shape &missing, const 
   throw nb::python_error();
 }
 
-const char *c_text(const std::string &text, const char *what) {
-  if (text.find('\0') != std::string::npos)
-    invalid(what, ": a NUL at character ", text.find('\0'));
-  return text.c_str();
-}
-
 std::string str_of(nb::handle object) {
   Py_ssize_t size = 0;
   const nb::str text(object);
@@ -51,8 +45,6 @@ std::string str_of(nb::handle object) {
     nb::raise_python_error();
   return std::string(bytes, size_t(size));
 }
-
-std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
 
 NB_MODULE(_core, m) {
 #ifdef NDEBUG

@@ -28,10 +28,8 @@ std::string path_of(nb::handle path, bool there = true) { // of a str or os.Path
 }
 
 struct Checkpoint {
-  explicit Checkpoint(nb::handle path) {
-    const std::string text = path_of(path);
-    handle = waited<reshard_checkpoint>(reshard_checkpoint_open, text.c_str());
-  }
+  explicit Checkpoint(nb::handle path)
+      : handle(waited<reshard_checkpoint>(reshard_checkpoint_open, path_of(path).c_str())) {}
   Checkpoint(const Checkpoint &) = delete;
   ~Checkpoint() { reshard_checkpoint_close(handle); }
   void close() {
@@ -40,7 +38,7 @@ struct Checkpoint {
     reshard_checkpoint_close(std::exchange(handle, nullptr));
   }
   bool closed() const { return handle == nullptr; }
-  reshard_checkpoint handle = nullptr;
+  reshard_checkpoint handle; // NULL once it is closed
   int calls = 0;
   static constexpr const char *noun = "checkpoint";
 };
