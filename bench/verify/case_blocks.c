@@ -295,21 +295,23 @@ int64_t case_count_scaled(case_plan *c, const case_entry *e) {
   const oracle_layout *l = &e->src.described;
   bool back = e->dtype == RESHARD_F8_E4M3;
   int64_t wide = (int64_t)reshard_dtype_size(back ? e->dst_dtype : e->dtype), n = 1, sum = 0;
-  int64_t scale = (int64_t)reshard_dtype_size(e->scales), *bytes[3];
-  oracle_counts *counts[3] = {&c->counts, &c->least, &c->most};
+  int64_t scale = (int64_t)reshard_dtype_size(e->scales), *bytes[5];
+  oracle_counts *counts[5] = {&c->counts, &c->least, &c->most, &c->mixed_least, &c->mixed_most};
   for (int d = 0; d < l->ndim; d++)
     n *= l->shape[d];
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < 5; i++)
     bytes[i] = cli_alloc(n, sizeof *bytes[i]);
   for (int64_t s = 0; s < n; s++) {
     int64_t both = 1 + (begins_block(e, s) ? scale : 0);
     bytes[0][s] = e->whole ? both : wide;
     bytes[1][s] = !back ? wide : e->whole ? both : 1;
     bytes[2][s] = !back ? wide : e->whole ? both : 1 + scale;
+    bytes[3][s] = rs_min(bytes[0][s], bytes[1][s]);
+    bytes[4][s] = rs_max(bytes[0][s], bytes[2][s]);
     sum += case_in_region(e, s) ? bytes[0][s] : 0;
   }
-  for (int i = 0; i < 3; i++) {
-    oracle_count(l, &e->src.buffers, &e->dst.buffers, bytes[i], counts[i]);
+  for (int i = 0; i < 5; i++) {
+    oracle_count(l, &e->src.buffers, &e->dst.described, &e->dst.buffers, bytes[i], counts[i]);
     free(bytes[i]);
   }
   return sum;

@@ -368,9 +368,11 @@ static int64_t finish_entry(case_plan *c, case_entry *e) {
   if (scaled)
     return case_count_scaled(c, e);
   for (int64_t r = 0; r < c->world; r++) {
-    int64_t read = (counts->lacked[r] - before.lacked[r]) / width * from;
+    int64_t sent = counts->lacked[r] - before.lacked[r], read = sent / width * from;
     c->least.lacked[r] += read;
     c->most.lacked[r] += read;
+    c->mixed_least.lacked[r] += sent; /* the narrower */
+    c->mixed_most.lacked[r] += read;
   }
   return bytes;
 }

@@ -66,10 +66,11 @@ typedef struct case_plan {
   oracle_counts counts;      /* of all entries, in bytes */
   int64_t bytes;             /* of all regions, as they travel */
   oracle_counts least, most; /* of what direct copies read; scales of parts of blocks are read more than once */
-  bool plain;                /* every array is contiguous; else as the seed has it */
-  bool casts;                /* some entry's sides differ in dtype */
-  bool scaled;               /* some entry has blocks */
-  bool reversible;           /* every destination is whole, without gap, halo or replica */
+  oracle_counts mixed_least, mixed_most; /* where each element comes in a message, or is read */
+  bool plain;                            /* every array is contiguous; else as the seed has it */
+  bool casts;                            /* some entry's sides differ in dtype */
+  bool scaled;                           /* some entry has blocks */
+  bool reversible;                       /* every destination is whole, without gap, halo or replica */
 } case_plan;
 
 /* Fixed choices; 0 or AUTO leave a choice to the seed. */

@@ -112,10 +112,12 @@ static bool make_transfer(case_context *l, const case_pass *p, int64_t rank, con
     return case_failed(l, "rank %lld: %zu bytes of staging, the limit is %lld", (long long)rank, info.workspace_bytes,
                        (long long)l->c->options.workspace_limit);
   /* Messages are of the narrower dtype, direct copies read the source's; on the mixed path each peer has its own. */
-  int64_t sent = l->c->counts.lacked[rank], least = l->c->least.lacked[rank], most = l->c->most.lacked[rank];
+  const case_plan *c = l->c;
   bool packed = info.path == RESHARD_PATH_PACKED, direct = info.path == RESHARD_PATH_DIRECT;
-  s->least_wire = packed ? sent : direct ? least : rs_min(sent, least);
-  s->most_wire = packed ? sent : direct ? most : rs_max(sent, most);
+  const oracle_counts *least = packed ? &c->counts : direct ? &c->least : &c->mixed_least;
+  const oracle_counts *most = packed ? &c->counts : direct ? &c->most : &c->mixed_most;
+  s->least_wire = least->lacked[rank];
+  s->most_wire = most->lacked[rank];
   s->staged = rs_max(s->staged, (int64_t)info.workspace_bytes);
   s->rounds = rs_max(s->rounds, info.rounds);
   s->passed |= info.streams > 0;

@@ -195,15 +195,15 @@ static int64_t find_source(const oracle_layout *src, const oracle_layout *dst, c
   return linear;
 }
 
-void oracle_count(const oracle_layout *src, const oracle_buffers *from, const oracle_buffers *to, const int64_t *bytes,
-                  oracle_counts *counts) {
+void oracle_count(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst,
+                  const oracle_buffers *to, const int64_t *bytes, oracle_counts *counts) {
   int64_t n = volume(src->ndim, src->shape);
   uint64_t *has = cli_alloc(n, sizeof *has), *needs = cli_alloc(n, sizeof *needs); /* a bit per rank */
   for (int64_t r = 0; r < src->world; r++)
     for (int64_t b = from->first[r]; b < from->first[r + 1]; b++)
       for (int64_t e = 0; e < from->buffer[b].n; e++)
         has[from->buffer[b].index[e]] |= (uint64_t)1 << r;
-  for (int64_t r = 0; r < src->world; r++)
+  for (int64_t r = 0; r < dst->world; r++)
     for (int64_t b = to->first[r]; b < to->first[r + 1]; b++)
       for (int64_t e = 0; e < to->buffer[b].n; e++) {
         int64_t s = to->buffer[b].index[e];
@@ -228,7 +228,7 @@ void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const 
   for (int64_t b = 0; b < to->first[dst->world]; b++)
     for (int64_t e = 0; e < to->buffer[b].n; e++)
       to->buffer[b].index[e] = find_source(src, dst, region, to->buffer[b].index[e]);
-  oracle_count(src, from, to, bytes, counts);
+  oracle_count(src, from, dst, to, bytes, counts);
   free(bytes);
 }
 

@@ -68,8 +68,8 @@ typedef struct oracle_counts {
 void oracle_reshard(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst, oracle_buffers *to,
                     const oracle_region *region, int64_t width, oracle_counts *counts);
 /* Adds to counts what such a reshard moves, source element s being of bytes[s]. */
-void oracle_count(const oracle_layout *src, const oracle_buffers *from, const oracle_buffers *to, const int64_t *bytes,
-                  oracle_counts *counts);
+void oracle_count(const oracle_layout *src, const oracle_buffers *from, const oracle_layout *dst,
+                  const oracle_buffers *to, const int64_t *bytes, oracle_counts *counts);
 
 /* The bytes of an element: depend on the key, the index and the byte's place. */
 void oracle_stamp(uint64_t key, int64_t index, size_t width, unsigned char *bytes);
