@@ -29,7 +29,8 @@ typedef enum reshard_op {
  * shape ceil(n / block) and laid out as the values. At most two dims have blocks of more than 1. For the largest
  * magnitude m of a block, 1e-4 at least, the scale s is m / 448, rounded up to a power of two for f8_e8m0. Values are
  * e4m3(x * (1 / s)), computed in f32, as are the products back. Values and scales travel where every cut of the other
- * side, from the region's begin on, lies on blocks. Else the other dtype does, from f8_e4m3; to it that is refused.
+ * side lies on blocks, which count from the region's begin (for arrays of several runs in a dim, from the tensor's).
+ * Else the other dtype does, from f8_e4m3; to it that is refused.
  *
  * Errors: RESHARD_ERROR_INVALID: cuts or regions of the f8_e4m3 side within a block. RESHARD_ERROR_UNSUPPORTED: blocks
  * of more than 32,768 elements, other dtypes, f8_e4m3 on both sides (values and scales are two plain entries), the
