@@ -14,7 +14,7 @@ void rank_thread_create(rank_thread *t, void (*body)(void *user, int64_t rank), 
   *t = (rank_thread){.body = body, .user = user, .rank = rank};
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 1 << 20);
+  pthread_attr_setstacksize(&attributes, 2 << 20); /* a block of f32 is 128 KiB of it; ThreadSanitizer takes more */
   int failed = pthread_create(&t->thread, &attributes, run_body, t);
   if (failed != 0)
     cli_exit(EXIT_FAILED, "thread of rank %lld: %s", (long long)rank, strerror(failed));
