@@ -207,13 +207,15 @@ def spent(names, side, times):  # processor time of a call beyond an execute; of
     tensors = {str(i): placed(side, side) for i in range(names)}
     comm = reshard.torch._comm(None)
     placements = dict.fromkeys(tensors, [Shard(1)])
-    pairs = reshard.torch._pairs(tensors, mesh, placements, comm.size)
+    def find_pairs():
+        return [reshard.torch._pair(x._spec, mesh, tuple(placements[n]), comm.size) for n, x in tensors.items()]
+    pairs = find_pairs()
     parts = [reshard.torch._local(x) for x in tensors.values()]
     whole, inner = [], []
     for _ in range(9):
         begin = time.thread_time()
         for _ in range(times):
-            reshard.torch._move(tensors, reshard.torch._pairs(tensors, mesh, placements, comm.size), comm, None)
+            reshard.torch._move(tensors, find_pairs(), comm, None)
         whole.append((time.thread_time() - begin) / times)
         with reshard.Transfer(reshard.Plan([reshard.Entry(*p, "f32", n) for p, n in zip(pairs, tensors)], comm.rank), comm, parts,
                               [torch.from_numpy(reshard.empty(p[1].arrays(comm.rank)[0].shape, "f32", comm)) for p in pairs]) as transfer:
