@@ -1,6 +1,7 @@
 /* Conversions of checkpoints to FP8 with scales and back, against f32 arithmetic written again and bits that PyTorch
  * made; layouts, rules and maps around them; what is refused. */
 #include "bench/cli/naive_cast.h"
+#include "bench/cli/naive_scaled.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/scratch.h"
 
@@ -84,49 +85,17 @@ static char *write_numbers(const char *file, matrices m) {
   return data;
 }
 
-static uint32_t bits_of(float number) {
-  uint32_t bits;
-  memcpy(&bits, &number, sizeof bits);
-  return bits;
-}
-static float float_of(uint32_t bits) {
-  float number;
-  memcpy(&number, &bits, sizeof number);
-  return number;
-}
-static float wide_at(const char *data, reshard_dtype dtype, int64_t i) {
-  uint32_t bits = 0;
-  memcpy(&bits, data + i * (int64_t)reshard_dtype_size(dtype), reshard_dtype_size(dtype));
-  return float_of(dtype == RESHARD_F32 ? bits : (uint32_t)naive_cast(dtype, RESHARD_F32, bits));
-}
-
 /* Scale of the block of one element, by the definition: each number of it is looked at. */
 static float scale_of(const char *data, matrices m, int64_t matrix, int64_t row, int64_t column, int64_t rows,
-                      int64_t columns, bool power) {
+                      int64_t columns, reshard_dtype scales) {
   float most = 0;
   for (int64_t r = row / rows * rows; r < m.rows && r < row / rows * rows + rows; r++)
-    for (int64_t c = column / columns * columns; c < m.columns && c < column / columns * columns + columns; c++) {
-      float x = fabsf(wide_at(data, m.dtype, (matrix * m.rows + r) * m.columns + c));
-      most = isnan(most) || isnan(x) ? NAN : x > most ? x : most;
-    }
-  volatile float scale = (most < 1e-4f ? 1e-4f : most) / 448.0f;
-  if (!power)
-    return scale;
-  int exponent = isnan(scale) || isinf(scale) ? 127 : ilogbf(scale);
-  if (!isnan(scale) && !isinf(scale) && ldexpf(1, exponent) < scale)
-    exponent++;
-  return ldexpf(1, exponent > 127 ? 127 : exponent);
+    for (int64_t c = column / columns * columns; c < m.columns && c < column / columns * columns + columns; c++)
+      most = naive_most(most, naive_wide(data, m.dtype, (matrix * m.rows + r) * m.columns + c));
+  return naive_scale(most, scales);
 }
 
-static float stored_scale(const char *scales, bool power, int64_t i) {
-  float scale;
-  if (power)
-    return ldexpf(1, (int)(uint8_t)scales[i] - 127);
-  memcpy(&scale, scales + 4 * i, sizeof scale);
-  return scale;
-}
-
-static bool same_float(float a, float b) { return isnan(a) ? isnan(b) : bits_of(a) == bits_of(b); }
+static bool same_float(float a, float b) { return isnan(a) ? isnan(b) : memcmp(&a, &b, sizeof a) == 0; }
 
 /* Compares values and scales of a file with the definition; and what comes back of them. */
 static void check_blocks(const char *in, const char *data, matrices m, int64_t rows, int64_t columns, bool power,
@@ -140,26 +109,21 @@ static void check_blocks(const char *in, const char *data, matrices m, int64_t r
   assert_int_equal(ns, m.n * across * down);
   for (int64_t i = 0; i < nv; i++) {
     int64_t matrix = i / m.columns / m.rows, r = i / m.columns % m.rows, c = i % m.columns;
-    float is = stored_scale(scales, power, (matrix * down + r / rows) * across + c / columns);
+    float is = naive_stored_scale(scales, s.dtype, (matrix * down + r / rows) * across + c / columns);
     if (r % rows == 0 && c % columns == 0) {
-      float scale = scale_of(data, m, matrix, r, c, rows, columns, power);
+      float scale = scale_of(data, m, matrix, r, c, rows, columns, s.dtype);
       if (!same_float(is, scale))
         fail_msg("%s: block of %lld,%lld: scale %a, not %a", in, (long long)r, (long long)c, (double)is, (double)scale);
     }
-    volatile float inverse = 1.0f / is, product = wide_at(data, m.dtype, i) * inverse;
-    uint32_t wanted = (uint32_t)naive_cast(RESHARD_F32, RESHARD_F8_E4M3, bits_of(product));
+    uint32_t wanted = naive_scaled(naive_wide(data, m.dtype, i), is);
     if ((uint8_t)values[i] != wanted && !((values[i] & 0x7f) == 0x7f && (wanted & 0x7f) == 0x7f))
       fail_msg("%s: %lld,%lld: 0x%02x, not 0x%02x", in, (long long)r, (long long)c, (uint8_t)values[i], wanted);
     if (wide == NULL)
       continue;
-    volatile float more = float_of((uint32_t)naive_cast(RESHARD_F8_E4M3, RESHARD_F32, (uint8_t)values[i])) * is;
-    uint32_t rounded = bits_of(more);
-    if (w.dtype != RESHARD_F32)
-      rounded = (uint32_t)naive_cast(RESHARD_F32, w.dtype, rounded);
-    float want = w.dtype == RESHARD_F32 ? more : float_of((uint32_t)naive_cast(w.dtype, RESHARD_F32, rounded));
-    if (!same_float(wide_at(wide, w.dtype, i), want))
-      fail_msg("%s: %lld,%lld: %a, not %a", back, (long long)r, (long long)c, (double)wide_at(wide, w.dtype, i),
-               (double)want);
+    uint32_t rounded = naive_unscaled((uint8_t)values[i], is, w.dtype);
+    float want = naive_wide(&rounded, w.dtype, 0), found = naive_wide(wide, w.dtype, i);
+    if (!same_float(found, want))
+      fail_msg("%s: %lld,%lld: %a, not %a", back, (long long)r, (long long)c, (double)found, (double)want);
   }
   free(values);
   free(scales);
@@ -235,7 +199,8 @@ CASE(bits_are_those_that_pytorch_made) {
     char *made = scratch_tensor("q.safetensors", "w_scale_inv", &t, &n);
     assert_memory_equal(values, codes[power], 40);
     for (int i = 0; i < 5; i++)
-      assert_true(same_float(stored_scale(made, power, i), float_of(scales[power][i])));
+      assert_true(same_float(naive_stored_scale(made, power ? RESHARD_F8_E8M0 : RESHARD_F32, i),
+                             naive_wide(&scales[power][i], RESHARD_F32, 0)));
     free(values);
     free(made);
   }
