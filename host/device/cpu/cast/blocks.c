@@ -6,7 +6,6 @@
 
 #include "base/dtype.h"
 
-#include <fenv.h>
 #include <string.h>
 
 enum {
@@ -102,9 +101,6 @@ static int64_t columns_together(const rs_block_box *b, int64_t rows) {
 
 void rs_blocks_scale(const rs_cast_kernels *k, const rs_block_box *b) {
   block_row row;
-  fenv_t before;
-  fegetenv(&before);
-  fesetenv(FE_DFL_ENV);
   for (int64_t r = 0, i = 0; r < b->n[0]; r += b->block[0], i++) {
     int64_t rows = rs_min(b->block[0], b->n[0] - r), step = columns_together(b, rows);
     for (int64_t c = 0; c < b->n[1]; c += step)
@@ -113,7 +109,6 @@ void rs_blocks_scale(const rs_cast_kernels *k, const rs_block_box *b) {
                    b->scales + i * b->scale_stride[0] + c / b->block[1] * b->scale_stride[1], rows,
                    rs_min(step, b->n[1] - c), &row);
   }
-  fesetenv(&before);
 }
 
 /* Columns of a row that begin with a block, or lie in one. */
@@ -146,13 +141,9 @@ static void unscale_rows(const rs_cast_kernels *k, const rs_block_box *b, int64_
 
 void rs_blocks_unscale(const rs_cast_kernels *k, const rs_block_box *b) {
   block_row row;
-  fenv_t before;
-  fegetenv(&before);
-  fesetenv(FE_DFL_ENV);
   const char *scales = b->scales;
   for (int64_t r = 0, end; r < b->n[0]; r = end, scales += b->scale_stride[0]) {
     end = rs_min(r == 0 ? b->block[0] - b->skip[0] : r + b->block[0], b->n[0]);
     unscale_rows(k, b, r, end, scales, &row);
   }
-  fesetenv(&before);
 }

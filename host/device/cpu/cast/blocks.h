@@ -5,6 +5,8 @@
 #include "device/copies.h"
 #include "device/cpu/cast/kernels.h"
 
+/* Both are called in the default floating-point environment, which some callers set for many boxes at once. */
+
 /* From wide to values and scales, where skip is 0. For a block with m the largest magnitude in f32, at least 1e-4, the
  * scale s is m / 448; for f8_e8m0 its exponent, rounded up, of 1 to 254. Values are e4m3(x * (1 / s)), computed in f32.
  * NaN is the largest. */
