@@ -30,7 +30,7 @@ typedef enum reshard_op {
  * magnitude m of a block, 1e-4 at least, the scale s is m / 448, rounded up to a power of two for f8_e8m0. Values are
  * e4m3(x * (1 / s)), computed in f32, as are the products back. Values and scales travel where every cut of the other
  * side lies on blocks, which count from the region's begin (for arrays of several runs in a dim, from the tensor's).
- * Else the other dtype does, from f8_e4m3; to it that is refused.
+ * Else the other dtype does, from f8_e4m3; to it that is refused. Calls that move such entries take 256 KiB of stack.
  *
  * Errors: RESHARD_ERROR_INVALID: cuts or regions of the f8_e4m3 side within a block. RESHARD_ERROR_UNSUPPORTED: blocks
  * of more than 32,768 elements, other dtypes, f8_e4m3 on both sides (values and scales are two plain entries), the
