@@ -62,7 +62,7 @@ typedef struct rs_turn {
   const int64_t *domains;          /* of the ranks, by which what comes is counted; NULL: it is not */
 } rs_turn;
 
-#define RS_COMM_RECORD 512
+#define RS_COMM_RECORD 1024 /* room for the text of an error with a path in it */
 
 /* A rank's part in a meeting of processes. */
 typedef struct rs_visit {

@@ -67,7 +67,7 @@ typedef struct rs_record {
   int32_t only;                    /* 1: no other path will do */
   int32_t malloced, of_malloc;     /* create, rebind: 1: as in rs_sources_describe, rs_sources */
   char argument[48];               /* its name; "": there is none */
-  char text[168];                  /* of an error, else the library's version */
+  char text[680];                  /* of an error, else the library's version */
 } rs_record;
 
 /* Sets the status, and the text of an error. */

@@ -45,7 +45,7 @@ typedef struct rs_bind_call {
   rs_record record;             /* that the others see */
   rs_offer offer;               /* of the record */
   reshard_status status;        /* of the path's bind, with its text */
-  char text[512];
+  char text[1024];
   rs_call_scope scope; /* where the thread acts for other ranks, too */
 } rs_bind_call;
 

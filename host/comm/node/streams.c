@@ -96,7 +96,7 @@ typedef struct boxes_passing {
   int own;
   int64_t since;         /* something has moved last */
   reshard_status status; /* the first error: the rank goes on with the others */
-  char text[512];
+  char text[1024];
 } boxes_passing;
 
 static void note_error(boxes_passing *p, reshard_status status) {

@@ -340,10 +340,14 @@ CASE(any_flipped_bit_of_a_set_is_found) {
 
 /* --- Reading ----------------------------------------------------------------------------------------------------- */
 
-static reshard_status load_state(reshard_sharder sharder, reshard_tree state, int check,
+/* Text of an error is whole with a path of this length in it. */
+#define TEN  "ten-bytes-"
+#define LONG TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+
+static reshard_status load_state(reshard_sharder sharder, reshard_tree state, const char *name, int check,
                                  reshard_state_load_report *report) {
   const reshard_state_load_options options = {.size = RESHARD_STATE_LOAD_OPTIONS_INIT, .check = check};
-  return reshard_state_load(sharder, state, scratch_path("s"), &options, report);
+  return reshard_state_load(sharder, state, scratch_path(name), &options, report);
 }
 
 CASE(load_checks_what_it_reads) {
@@ -360,31 +364,32 @@ CASE(load_checks_what_it_reads) {
   GOOD(reshard_tree_tensor(tensor, &leaf));
   GOOD(reshard_tree_set(tree, "w", leaf));
   reshard_tree_release(leaf);
-  GOOD(reshard_state_save(sharder, tree, scratch_path("s"), NULL, NULL));
-  GOOD(load_state(sharder, tree, 1, &report));
+  GOOD(reshard_state_save(sharder, tree, scratch_path(LONG), NULL, NULL));
+  GOOD(load_state(sharder, tree, LONG, 1, &report));
   assert_true(report.checked_bytes == 300 * 8000 && report.unchecked_files == 0);
-  GOOD(load_state(sharder, tree, 0, &report));
+  GOOD(load_state(sharder, tree, LONG, 0, &report));
   assert_int_equal(report.checked_bytes, 0);
 
-  char name[128];
-  snprintf(name, sizeof name, "s/%s", scratch_list("s"));
+  char name[256];
+  snprintf(name, sizeof name, "%s/%s", LONG, scratch_list(LONG));
   int64_t size;
   free(read_file(scratch_path(name), &size));
   flip_bit(scratch_path(name), size - 5, 3);
-  GOOD(load_state(sharder, tree, 0, NULL));
+  GOOD(load_state(sharder, tree, LONG, 0, NULL));
   for (int again = 0; again < 2; again++) {
-    assert_int_equal(load_state(sharder, tree, 1, NULL), RESHARD_ERROR_CORRUPT);
+    assert_int_equal(load_state(sharder, tree, LONG, 1, NULL), RESHARD_ERROR_CORRUPT);
     assert_non_null(strstr(reshard_last_error(), "tensor 'w', box [0,300)x[0,1000): bytes "));
+    assert_string_equal(strrchr(reshard_last_error(), ' '), " stored");
   }
   const reshard_state_save_options bare = {.size = RESHARD_STATE_SAVE_OPTIONS_INIT, .force = 1, .no_digests = 1};
-  GOOD(reshard_state_save(sharder, tree, scratch_path("s"), &bare, NULL));
-  GOOD(load_state(sharder, tree, 1, &report));
+  GOOD(reshard_state_save(sharder, tree, scratch_path(LONG), &bare, NULL));
+  GOOD(load_state(sharder, tree, LONG, 1, &report));
   assert_true(report.checked_bytes == 0 && report.unchecked_files == 1);
   reshard_tree_release(tree);
   reshard_tensor_release(tensor);
   reshard_sharder_destroy(sharder);
   reshard_comm_destroy(comm);
-  scratch_remove("s");
+  scratch_remove(LONG);
 }
 
 /* Leaves that are no tensors: every bit of state.json is seen to. */
@@ -413,13 +418,13 @@ CASE(any_flipped_bit_of_state_json_is_found) {
     if (reshard_checkpoint_check(scratch_path("s"), NULL, &report) != RESHARD_ERROR_CORRUPT || report.wrong != 1 ||
         strstr(reshard_last_error(), "state.json': its ") == NULL)
       fail_msg("bit %lld of state.json: %s", (long long)bit, reshard_last_error());
-    assert_int_equal(load_state(sharder, tree, 1, NULL), RESHARD_ERROR_CORRUPT);
+    assert_int_equal(load_state(sharder, tree, "s", 1, NULL), RESHARD_ERROR_CORRUPT);
     flip_bit(path, bit / 8, (int)(bit % 8));
   }
-  GOOD(load_state(sharder, tree, 1, NULL));
+  GOOD(load_state(sharder, tree, "s", 1, NULL));
   static const char bare[] = "{\"version\": 1, \"leaves\": {\n\"step\": 3,\n\"seed\": 4\n}}\n";
   scratch_write("s/state.json", bare, sizeof bare - 1);
-  GOOD(load_state(sharder, tree, 1, NULL));
+  GOOD(load_state(sharder, tree, "s", 1, NULL));
   GOOD(reshard_checkpoint_check(scratch_path("s"), NULL, &report));
   assert_true(report.files == 2 && report.unchecked_files == 1);
   reshard_tree_release(tree);
