@@ -1,5 +1,4 @@
 /* reshard plan: the command, and what it tells of the plans. */
-#include "base/dtype.h"
 #include "bench/cli/rule_uses.h"
 #include "bench/plan/links.h"
 #include "bench/plan/plan.h"
@@ -50,79 +49,17 @@ static void print_collective(const world_plan *p) {
     printf("collective    none: ranks 0 and %lld have different ones\n", (long long)r->info.rank);
 }
 
-/* Tensors of one dtype that are converted, all to one. */
-typedef struct dtype_conversion {
-  reshard_dtype from, to;
-  reshard_blocks blocks;
-  int64_t tensors;
-  double bytes; /* that travel */
-} dtype_conversion;
-
-static bool same_conversion(const workload_tensor *a, const workload_tensor *b) {
-  return a->dtype == b->dtype && a->dst_dtype == b->dst_dtype && a->blocks.rows == b->blocks.rows &&
-         a->blocks.columns == b->blocks.columns && a->blocks.scales == b->blocks.scales;
-}
-
-/* Bytes of a tensor in messages: of the narrower dtype, or values and scales. */
-static double travelling_bytes(const workload_tensor *t) {
-  double elements = (double)reshard_layout_elements(t->src), scales = 1;
-  if (t->blocks.rows == 0)
-    return elements * (double)rs_min((int64_t)reshard_dtype_size(t->dtype), (int64_t)reshard_dtype_size(t->dst_dtype));
-  for (int d = 0; d < t->ndim; d++)
-    scales *= (double)rs_ceil_div(reshard_layout_shape(t->dst)[d], t->block[d]);
-  return elements + scales * (double)reshard_dtype_size(t->blocks.scales);
-}
-
-/* The conversion of the next tensor from *at on that is the first of its kind. */
-static bool next_dtype(const workload *w, int64_t *at, dtype_conversion *out) {
-  for (*out = (dtype_conversion){0}; out->tensors == 0 && *at < w->n; ++*at) {
-    const workload_tensor *t = &w->tensor[*at];
-    bool told = t->dtype == t->dst_dtype;
-    for (int64_t i = 0; i < *at && !told; i++)
-      told = same_conversion(&w->tensor[i], t);
-    *out = (dtype_conversion){.from = t->dtype, .to = t->dst_dtype, .blocks = t->blocks};
-    for (int64_t i = *at; i < w->n && !told; i++)
-      if (same_conversion(&w->tensor[i], t)) {
-        out->tensors++;
-        out->bytes += travelling_bytes(&w->tensor[i]);
-      }
-  }
-  return out->tensors > 0;
-}
-
-static bool narrows(const dtype_conversion *c) { return reshard_dtype_size(c->to) < reshard_dtype_size(c->from); }
-static const char *place_of(const dtype_conversion *c) { return narrows(c) ? "pack" : "unpack"; }
-static const char *text_of(const dtype_conversion *c, bool to, char text[RS_BLOCKS_TEXT]) {
-  return to && c->blocks.rows > 0 ? rs_blocks_text(text, &c->blocks) : reshard_dtype_string(to ? c->to : c->from);
-}
-
-static void add_conversions(const workload *w, rs_json *j) {
-  char text[RS_BLOCKS_TEXT];
-  dtype_conversion c;
-  int64_t at = 0;
-  if (!next_dtype(w, &at, &c))
-    return;
-  rs_json_open(j, "conversions", '[');
-  do {
-    rs_json_open(j, NULL, '{');
-    rs_json_string(j, "from", text_of(&c, false, text));
-    rs_json_string(j, "to", text_of(&c, true, text));
-    rs_json_string(j, "wire", text_of(&c, narrows(&c), text));
-    rs_json_string(j, "converted", place_of(&c));
-    rs_json_int(j, "tensors", c.tensors);
-    rs_json_close(j, '}');
-  } while (next_dtype(w, &at, &c));
-  rs_json_close(j, ']');
-}
-
-static void print_conversions(const workload *w) {
-  char bytes[CLI_BYTES_TEXT], text[RS_BLOCKS_TEXT];
-  dtype_conversion c;
-  for (int64_t at = 0; next_dtype(w, &at, &c);)
+static void print_conversions(const world_plan *p) {
+  char bytes[CLI_BYTES_TEXT], dtypes[3][RS_CONVERSION_TEXT];
+  for (int64_t i = 0; i < p->nconversions; i++) {
+    const rs_conversion *c = &p->conversions[i];
+    bool blocks = rs_class_in_blocks(c->class_);
+    rs_conversion_dtypes(c, dtypes);
     printf("converts      %lld tensor%s from %s to %s: %s travel%s, %s; converted in the %s, on CPUs alone\n",
-           (long long)c.tensors, cli_plural(c.tensors), reshard_dtype_string(c.from), text_of(&c, true, text),
-           c.blocks.rows > 0 ? "values and scales" : reshard_dtype_string(narrows(&c) ? c.to : c.from),
-           c.blocks.rows > 0 ? "" : "s", cli_bytes_text(bytes, c.bytes), place_of(&c));
+           (long long)c->entries, cli_plural(c->entries), dtypes[0], dtypes[1],
+           blocks ? "values and scales" : dtypes[2], blocks ? "" : "s", cli_bytes_text(bytes, (double)c->bytes),
+           rs_conversion_place(c));
+  }
 }
 
 static void write_plan(const cli_options *o, const workload *w, const rule_uses *uses, const world_plan *p) {
@@ -141,7 +78,7 @@ static void write_plan(const cli_options *o, const workload *w, const rule_uses 
   rule_uses_json(uses, &j);
   if (w->scalars > 0)
     rs_json_int(&j, "scalars", w->scalars);
-  add_conversions(w, &j);
+  rs_conversions_json(p->conversions, p->nconversions, &j);
   rs_json_string(&j, "path", p->path);
   if (o->rank < 0 && p->n <= PLAN_PATTERNS)
     rs_json_string(&j, "collective", reshard_collective_string(common_collective(p)));
@@ -243,7 +180,7 @@ static void print_plan(const cli_options *o, const workload *w, const rule_uses 
   else
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
   printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");
-  print_conversions(w);
+  print_conversions(p);
   printf("ranks         %lld\n", (long long)p->ranks);
   if (w->scalars > 0)
     printf("without dims  %lld tensor%s, whole on each rank of %s layout\n", (long long)w->scalars,

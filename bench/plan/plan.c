@@ -216,6 +216,17 @@ static int64_t rounds_twice(planner *p) {
   return info.rounds;
 }
 
+/* Keeps what converts, which all ranks' plans tell alike. */
+static void find_conversions(planner *p) {
+  bool converts = false;
+  for (int64_t t = 0; t < p->w->n; t++)
+    converts = converts || p->w->tensor[t].dtype != p->w->tensor[t].dst_dtype;
+  if (!converts)
+    return;
+  p->out->converting = make_plan(p, p->out->first);
+  CLI_TRY("", rs_plan_conversions(p->out->converting, &p->out->conversions, &p->out->nconversions));
+}
+
 void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool heat, world_plan *out) {
   *out = (world_plan){.first = o->rank >= 0 ? o->rank : 0, .n = o->rank >= 0 ? 1 : w->world};
   out->rank = cli_alloc(out->n, sizeof *out->rank);
@@ -253,6 +264,7 @@ void plan_world(const cli_options *o, const workload *w, bool keep_peers, bool h
   }
   cli_progress_clear();
   sum_ranks(o, w, out);
+  find_conversions(&p);
   out->topology = p.topology;
   if (p.topology.domain != NULL && o->rank < 0 && w->n > 0)
     out->links = link_counts_make(out, &p.topology, rounds_twice(&p));
@@ -265,6 +277,8 @@ void plan_free(world_plan *plan) {
     free(plan->rank[i].peer);
   free(plan->rank);
   free(plan->heat);
+  free(plan->conversions);
+  reshard_plan_destroy(plan->converting);
   free((int64_t *)plan->topology.domain);
   link_counts_free(plan->links);
   *plan = (world_plan){0};

@@ -3,6 +3,7 @@
 #define BENCH_PLAN_H
 
 #include "bench/cli/workload.h"
+#include "plan/scaled.h"
 
 typedef struct peer_plan {
   int64_t rank, sent, received;
@@ -29,7 +30,10 @@ typedef struct world_plan {
   int64_t per_bin;
   reshard_topology topology; /* domain NULL: none */
   struct link_counts *links; /* of a topology; NULL: there is none, or one rank is planned */
-  int64_t *heat;             /* [from][to] bytes, with what is kept on the diagonal of worlds of one rank a bin */
+  reshard_plan converting;   /* of the first rank, where tensors convert; its: */
+  rs_conversion *conversions;
+  int64_t nconversions;
+  int64_t *heat; /* [from][to] bytes, with what is kept on the diagonal of worlds of one rank a bin */
 } world_plan;
 
 #define PLAN_BINS     128

@@ -2,83 +2,80 @@
 #include "plan/hops.h"
 #include "plan/place.h"
 #include "plan/scaled.h"
+#include "plan/topology.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-/* Entries that convert from one dtype to another. */
-typedef struct plan_conversion {
-  const rs_class *class_; /* of one of them */
-  int64_t entries;
-} plan_conversion;
+static bool converts(const rs_class *c) { return c->scaling != NULL || c->from.dtype != c->to.dtype; }
 
-static bool same_conversion(const rs_class *a, const rs_class *b) {
-  return a->from.dtype == b->from.dtype && a->to.dtype == b->to.dtype &&
-         (a->scaling == NULL || b->scaling == NULL ? a->scaling == b->scaling
-                                                   : rs_scaling_alike(a->scaling, b->scaling));
+/* Orders classes by what they convert, and how that travels. */
+static int compare_conversions(const rs_class *a, const rs_class *b) {
+  int by_scales = rs_scaling_compare(a->scaling, b->scaling);
+  int from = (int)a->from.dtype - (int)b->from.dtype;
+  return by_scales != 0 ? by_scales : from != 0 ? from : (int)a->to.dtype - (int)b->to.dtype;
 }
 
-/* The next pair of dtypes that entries convert between, from pair *at on; false behind the last one. With scales it
- * is in behind all pairs without, and counted from these on by the entry. */
-static bool next_conversion(const struct reshard_plan_s *plan, int64_t *at, plan_conversion *out) {
-  const int64_t pairs = RESHARD_DTYPE_COUNT * RESHARD_DTYPE_COUNT;
-  for (*out = (plan_conversion){NULL, 0}; out->class_ == NULL && *at < pairs; ++*at)
-    for (int64_t i = 0; i < plan->classes.n; i++) {
-      const rs_class *c = &plan->classes.at[i];
-      if (c->scaling != NULL || c->from.dtype == c->to.dtype ||
-          (int64_t)c->from.dtype * RESHARD_DTYPE_COUNT + (int64_t)c->to.dtype != *at)
-        continue;
-      out->class_ = c;
-      out->entries += c->entries;
-    }
-  for (; out->class_ == NULL && *at < pairs + plan->ngiven; ++*at) {
-    const rs_class *c = &plan->classes.at[plan->entries[*at - pairs].class_];
-    bool told = c->scaling == NULL;
-    for (int64_t i = 0; i < *at - pairs && !told; i++)
-      told = same_conversion(&plan->classes.at[plan->entries[i].class_], c);
-    for (int64_t i = *at - pairs; i < plan->ngiven && !told; i++)
-      out->entries += same_conversion(&plan->classes.at[plan->entries[i].class_], c);
-    out->class_ = told ? NULL : c;
+static int by_conversion(const void *a, const void *b) {
+  return compare_conversions(((const rs_conversion *)a)->class_, ((const rs_conversion *)b)->class_);
+}
+
+reshard_status rs_plan_conversions(const struct reshard_plan_s *plan, rs_conversion **list, int64_t *n) {
+  int64_t most = plan->nentries, found = 0;
+  rs_conversion *all = NULL;
+  RS_TRY(rs_alloc(&all, most, sizeof *all));
+  *n = 0;
+  for (int64_t i = 0; i < most; i++) { /* those behind the given ones are parts of these */
+    const rs_class *c = &plan->classes.at[plan->entries[i].class_];
+    int64_t bytes = rs_space_elements(&c->space) * c->wire.width;
+    if (converts(c))
+      all[found++] = (rs_conversion){c, i < plan->ngiven, bytes};
   }
-  return out->class_ != NULL;
+  if (found > 0)
+    qsort(all, (size_t)found, sizeof *all, by_conversion);
+  for (int64_t i = 0; i < found; i++)
+    if (*n > 0 && compare_conversions(all[*n - 1].class_, all[i].class_) == 0) {
+      all[*n - 1].entries += all[i].entries;
+      all[*n - 1].bytes += all[i].bytes;
+    } else
+      all[(*n)++] = all[i];
+  *list = all;
+  return RESHARD_SUCCESS;
 }
 
-/* Where numbers of messages are converted. */
-static const char *conversion_place(const rs_class *c) {
+const char *rs_conversion_place(const rs_conversion *conversion) {
+  const rs_class *c = conversion->class_;
   bool pack = rs_class_in_blocks(c) ? !c->scaling->source : rs_format_equal(c->wire, c->to);
   return pack ? "pack" : "unpack";
 }
 
-enum { DTYPE_TEXT = 96 };
-
-/* Dtypes of the source, of the destination and of messages. */
-static void conversion_dtypes(const rs_class *c, char text[3][DTYPE_TEXT]) {
+void rs_conversion_dtypes(const rs_conversion *conversion, char text[3][RS_CONVERSION_TEXT]) {
+  const rs_class *c = conversion->class_;
   bool blocks = rs_class_in_blocks(c);
-  rs_class_dtype_text(text[0], DTYPE_TEXT, c, true, c->from.dtype);
-  rs_class_dtype_text(text[1], DTYPE_TEXT, c, false, c->to.dtype);
-  rs_class_dtype_text(text[2], DTYPE_TEXT, c, blocks && c->scaling->source, c->wire.dtype);
+  rs_class_dtype_text(text[0], RS_CONVERSION_TEXT, c, true, c->from.dtype);
+  rs_class_dtype_text(text[1], RS_CONVERSION_TEXT, c, false, c->to.dtype);
+  rs_class_dtype_text(text[2], RS_CONVERSION_TEXT, c, blocks && c->scaling->source, c->wire.dtype);
 }
 
-static void add_conversions_json(const struct reshard_plan_s *plan, rs_json *j) {
-  plan_conversion found;
-  int64_t at = 0;
-  if (!next_conversion(plan, &at, &found))
+void rs_conversions_json(const rs_conversion *list, int64_t n, rs_json *j) {
+  if (n == 0)
     return;
   rs_json_open(j, "conversions", '[');
-  do {
-    char dtypes[3][DTYPE_TEXT];
-    conversion_dtypes(found.class_, dtypes);
+  for (int64_t i = 0; i < n; i++) {
+    char dtypes[3][RS_CONVERSION_TEXT];
+    rs_conversion_dtypes(&list[i], dtypes);
     rs_json_open(j, NULL, '{');
     rs_json_string(j, "from", dtypes[0]);
     rs_json_string(j, "to", dtypes[1]);
     rs_json_string(j, "wire", dtypes[2]);
-    rs_json_string(j, "converted", conversion_place(found.class_));
-    rs_json_int(j, "tensors", found.entries);
+    rs_json_string(j, "converted", rs_conversion_place(&list[i]));
+    rs_json_int(j, "tensors", list[i].entries);
     rs_json_close(j, '}');
-  } while (next_conversion(plan, &at, &found));
+  }
   rs_json_close(j, ']');
 }
 
-static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
+static void explain_json(const struct reshard_plan_s *plan, const rs_conversion *list, int64_t nlist, rs_json *j) {
   const reshard_plan_info *i = &plan->info;
   rs_json_open(j, NULL, '{');
   rs_json_ints(j, {"rank", i->rank}, {"sent_bytes", i->sent_bytes}, {"received_bytes", i->received_bytes},
@@ -98,7 +95,7 @@ static void explain_json(const struct reshard_plan_s *plan, rs_json *j) {
     rs_json_close(j, '}');
   }
   rs_json_close(j, ']');
-  add_conversions_json(plan, j);
+  rs_conversions_json(list, nlist, j);
   rs_json_close(j, '}');
 }
 
@@ -145,23 +142,23 @@ static void add_names(const struct reshard_plan_s *plan, rs_text *t) {
     rs_text_add(t, "\n");
 }
 
-static void add_conversions(const struct reshard_plan_s *plan, rs_text *t) {
-  plan_conversion found;
-  for (int64_t at = 0; next_conversion(plan, &at, &found);) {
-    char dtypes[3][DTYPE_TEXT];
-    conversion_dtypes(found.class_, dtypes);
-    rs_text_add(t, "  converts  ");
-    add_count(t, found.entries, "tensor");
-    rs_text_add(t, " from %s to %s; %s%s, converted in the %s; direct copies read %s\n", dtypes[0], dtypes[1],
-                rs_class_in_blocks(found.class_) ? "values and scales travel" : dtypes[2],
-                rs_class_in_blocks(found.class_) ? "" : " travels", conversion_place(found.class_), dtypes[0]);
-  }
+static void add_conversion(const rs_conversion *c, rs_text *t) {
+  bool blocks = rs_class_in_blocks(c->class_);
+  char dtypes[3][RS_CONVERSION_TEXT];
+  rs_conversion_dtypes(c, dtypes);
+  rs_text_add(t, "  converts  ");
+  add_count(t, c->entries, "tensor");
+  rs_text_add(t, " from %s to %s; %s%s, converted in the %s; direct copies read %s\n", dtypes[0], dtypes[1],
+              blocks ? "values and scales travel" : dtypes[2], blocks ? "" : " travels", rs_conversion_place(c),
+              dtypes[0]);
 }
 
 /* Lines on streams that are passed on, on tensors that are not, and why. */
 static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   int64_t passed = 0, overlapping = 0;
+  if (plan->topology != NULL && plan->topology->asked != RESHARD_NO_CHAINS && plan->block > 0)
+    rs_text_add(t, "\n  not passed on: anything, as blocks travel with their scales, which nothing cuts");
   if (plan->hops == NULL)
     return;
   for (int64_t s = 0; s < plan->hops->streams.n; s++)
@@ -180,13 +177,14 @@ static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
   rs_text_add(t, "\n  not passed on: anything, where a transfer is direct or mixed, or takes a collective");
 }
 
-static void explain_text(const struct reshard_plan_s *plan, rs_text *t) {
+static void explain_text(const struct reshard_plan_s *plan, const rs_conversion *list, int64_t nlist, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   rs_text_add(t, "plan of rank %lld of %lld: ", (long long)i->rank, (long long)i->world);
   add_count(t, i->entries, "tensor");
   rs_text_add(t, ", %lld bytes, %lld of distinct geometry\n", (long long)i->bytes, (long long)i->classes);
   add_names(plan, t);
-  add_conversions(plan, t);
+  for (int64_t k = 0; k < nlist; k++)
+    add_conversion(&list[k], t);
   rs_text_add(t, "  sends     %lld bytes to others in ", (long long)i->sent_bytes);
   add_count(t, i->messages_sent, "message");
   rs_text_add(t, "; %lld of %lld peers from the source in place, without packing\n", (long long)i->packs_skipped,
@@ -225,9 +223,13 @@ reshard_status reshard_plan_explain(reshard_plan plan, reshard_format format, ch
   if (plan == NULL || (text == NULL && size > 0) || (format != RESHARD_TEXT && format != RESHARD_JSON))
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_explain: NULL argument or unknown format %d", (int)format);
   rs_json j = {.text = {.at = text, .size = size}};
+  rs_conversion *list;
+  int64_t n;
+  RS_TRY(rs_plan_conversions(plan, &list, &n));
   if (format == RESHARD_JSON)
-    explain_json(plan, &j);
+    explain_json(plan, list, n, &j);
   else
-    explain_text(plan, &j.text);
+    explain_text(plan, list, n, &j.text);
+  free(list);
   return rs_text_finish(&j.text, needed);
 }

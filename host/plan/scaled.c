@@ -255,18 +255,25 @@ void rs_scaling_free(rs_scaling *s) {
   free(s);
 }
 
-bool rs_scaling_alike(const rs_scaling *a, const rs_scaling *b) {
-  int64_t block[2][RESHARD_MAX_DIMS];
-  blocks_of_side(a, true, block[0]);
-  blocks_of_side(b, true, block[1]);
-  return a->source == b->source && a->dtype == b->dtype && a->whole == b->whole &&
-         layout_of(a, true)->ndim == layout_of(b, true)->ndim && memcmp(block[0], block[1], sizeof block[0]) == 0;
+int rs_scaling_compare(const rs_scaling *a, const rs_scaling *b) {
+  if (a == NULL || b == NULL)
+    return (a != NULL) - (b != NULL);
+  struct {
+    int64_t words[4], block[RESHARD_MAX_DIMS];
+  } of[2];
+  for (int i = 0; i < 2; i++) {
+    const rs_scaling *s = i == 0 ? a : b;
+    const int64_t words[4] = {s->source, (int64_t)s->dtype, s->whole, layout_of(s, true)->ndim};
+    memcpy(of[i].words, words, sizeof words);
+    blocks_of_side(s, true, of[i].block);
+  }
+  return memcmp(&of[0], &of[1], sizeof of[0]);
 }
 
 bool rs_scaling_equal(const rs_scaling *a, const rs_scaling *b) {
   if (a == NULL || b == NULL)
     return a == b;
-  return rs_scaling_alike(a, b) && memcmp(a->extent, b->extent, sizeof a->extent) == 0 &&
+  return rs_scaling_compare(a, b) == 0 && memcmp(a->extent, b->extent, sizeof a->extent) == 0 &&
          memcmp(&a->space, &b->space, sizeof a->space) == 0 && reshard_layout_equal(a->src, b->src) &&
          reshard_layout_equal(a->dst, b->dst);
 }

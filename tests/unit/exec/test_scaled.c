@@ -463,6 +463,52 @@ CASE(plans_tell_blocks_what_travels_and_where_it_is_converted) {
   expect_explained(&whole, true, RESHARD_JSON, "\"f8_e4m3/8x4\"");
 }
 
+CASE(plans_tell_each_conversion_once_and_why_blocks_are_not_passed_on) {
+  static const int64_t block[][2] = {{2, 4}, {4, 2}, {8, 8}};
+  static const int64_t domain[] = {0, 0, 1, 1};
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  reshard_plan_options options = RESHARD_PLAN_OPTIONS_DEFAULTS;
+  const int64_t shape[] = {64, 96};
+  reshard_layout rows = parse_layout("mesh(2@0-1;S0)", shape), whole = parse_layout("mesh(2x2;S0,R)", shape);
+  reshard_entry entries[60];
+  char text[8192];
+  reshard_plan plan;
+  topology.ranks = RANKS;
+  topology.domain = domain;
+  options.topology = &topology;
+  for (int i = 0; i < 60; i++) { /* in turn, so that those alike are apart */
+    bool scaled = i % 5 < 3;
+    entries[i] = (reshard_entry){.size = RESHARD_ENTRY_INIT,
+                                 .src = rows,
+                                 .dst = whole,
+                                 .dtype = RESHARD_BF16,
+                                 .dst_dtype = scaled       ? RESHARD_F8_E4M3
+                                              : i % 5 == 3 ? RESHARD_F32
+                                                           : RESHARD_BF16,
+                                 .block = scaled ? block[i % 5] : NULL,
+                                 .scale_dtype = i % 5 == 1 ? RESHARD_F8_E8M0 : RESHARD_DTYPE_NONE};
+  }
+  assert_int_equal(reshard_plan_create(60, entries, 0, &options, &plan), RESHARD_SUCCESS);
+  assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
+  int lines = 0;
+  for (const char *at = text; (at = strstr(at, "  converts  12 tensors from bf16 to ")) != NULL; at++)
+    lines++;
+  assert_int_equal(lines, 4);
+  assert_non_null(strstr(text, "bf16 to f32; bf16 travels, converted in the unpack; direct copies read bf16\n"));
+  assert_non_null(strstr(text, "bf16 to f8_e4m3/2x4; values and scales travel"));
+  assert_non_null(strstr(text, "bf16 to f8_e4m3/4x2:e8m0; values and scales travel"));
+  assert_non_null(strstr(text, "bf16 to f8_e4m3/8x8; values and scales travel"));
+  assert_non_null(strstr(text, "\n  not passed on: anything, as blocks travel with their scales, which nothing cuts"));
+  reshard_plan_destroy(plan);
+  topology.chains = RESHARD_NO_CHAINS;
+  assert_int_equal(reshard_plan_create(60, entries, 0, &options, &plan), RESHARD_SUCCESS);
+  assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
+  assert_null(strstr(text, "not passed on"));
+  reshard_plan_destroy(plan);
+  reshard_layout_release(rows);
+  reshard_layout_release(whole);
+}
+
 static void expect_refused(const scene *c, const reshard_entry *like, reshard_status status, const char *text) {
   reshard_entry e = *like;
   reshard_plan plan = NULL;
