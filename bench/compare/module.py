@@ -208,7 +208,7 @@ def spent(names, side, times):  # processor time of a call beyond an execute; of
     comm = reshard.torch._comm(None)
     placements = dict.fromkeys(tensors, [Shard(1)])
     def find_pairs():
-        return [reshard.torch._pair(x._spec, mesh, tuple(placements[n]), comm.size) for n, x in tensors.items()]
+        return reshard.torch._pairs(tensors, mesh, placements, comm.size)
     pairs = find_pairs()
     parts = [reshard.torch._local(x) for x in tensors.values()]
     whole, inner = [], []

@@ -39,7 +39,7 @@ def _comm(group: Any) -> Comm:
 
 def close() -> None:
     """Ends the communicators that were made for groups. Every rank does so, before its group is destroyed."""
-    for kept in (_own_layout, _pair, _plan):
+    for kept in (_own_layout, _pair_to, _plan):
         kept.cache_clear()
     while _comms:
         _comms.popitem()[1].close()
@@ -84,10 +84,21 @@ def _own_layout(spec: Any, world: int) -> Layout:
     return layout(spec.mesh, spec.placements, spec.shape, world, getattr(spec, "shard_order", None))
 
 
-@functools.lru_cache(4096)
-def _pair(spec: Any, mesh: DeviceMesh, placements: tuple[Any, ...], world: int) -> tuple[Layout, Layout]:
-    """The layout of a tensor and that of its target."""
-    return _own_layout(spec, world), layout(mesh, placements, spec.shape, world)
+@functools.lru_cache(64)
+def _pair_to(mesh: DeviceMesh, placements: tuple[Any, ...], world: int) -> Callable[[Any], tuple[Layout, Layout]]:
+    """The layout of a tensor and that of its target, by the tensor's spec: torch's hash of a mesh and placements takes longer."""
+    return functools.lru_cache(4096)(lambda spec: (_own_layout(spec, world), layout(mesh, placements, spec.shape, world)))
+
+
+def _pairs(tensors: dict[str, DTensor], mesh: DeviceMesh, chosen: dict[str, Placements], world: int) -> list[tuple[Layout, Layout]]:
+    pairs: list[tuple[Layout, Layout]] = []
+    last: Any = pairs  # nothing yet
+    for name, x in tensors.items():
+        if chosen[name] is not last:
+            last = chosen[name]
+            pair_to = _pair_to(mesh, tuple(last), world)
+        pairs.append(pair_to(x._spec))
+    return pairs
 
 
 def _local(x: DTensor) -> torch.Tensor:
@@ -106,7 +117,7 @@ def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], c
         _transfer(tensors, pairs, parts, results, comm)
         return results
     try:
-        moved = _redistribute(parts, [src for src, _ in pairs], [dst for _, dst in pairs], comm, dtype=dtype, _bits=True)
+        moved: list[torch.Tensor] = _redistribute(parts, [src for src, _ in pairs], [dst for _, dst in pairs], comm, dtype=dtype, _like=torch.Tensor)
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
         names: list[Any] = [None] * comm.size
         dist.all_gather_object(names, list(tensors), group=group)
@@ -115,12 +126,7 @@ def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], c
                 raise MismatchError(f"'{min(set(theirs) ^ set(names[0]))}' is a tensor on rank {0 if len(theirs) < len(names[0]) else rank} alone, "
                                     f"of ranks 0 and {rank}") from error
         raise
-    return [_tensor(bits, dtype or part.dtype) for bits, part in zip(moved, parts)]
-
-
-def _tensor(bits: Any, dtype: torch.dtype) -> torch.Tensor:
-    made = torch.empty(0, dtype=dtype) if bits is None else torch.from_numpy(bits)
-    return made if made.dtype is dtype else made.view(dtype)
+    return moved
 
 
 @contextlib.contextmanager
@@ -158,7 +164,7 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
     with _told(comm):
         of = placements if callable(placements) else placements.__getitem__ if isinstance(placements, Mapping) else lambda name: placements
         chosen: dict[str, Any] = {name: of(name) for name in tensors}
-        pairs = [_pair(x._spec, device_mesh, tuple(chosen[name]), comm.size) for name, x in tensors.items()]
+        pairs = _pairs(tensors, device_mesh, chosen, comm.size)
         for name, source in tensors.items():
             if dtype is not None and source.dtype is not dtype and not (source.dtype.is_floating_point and dtype.is_floating_point):
                 raise NotImplementedError(f"'{name}': no cast from {source.dtype} to {dtype}")

@@ -1,4 +1,5 @@
-// Arrays of other libraries. torch's are asked by name, since DLPack takes eight times as long and hides lazy bits.
+// Arrays of other libraries. torch's are asked by DLPack's C functions, else by name, since DLPack's Python functions
+// take eight times as long.
 // numpy's own description tells the rest of its arrays. All others come by DLPack or the buffer protocol.
 #include "core.h"
 
@@ -55,18 +56,53 @@ reshard_dtype torch_dtype(nb::handle dtype, const What &what) {
   return found;
 }
 
-// A torch tensor: what its memory does not tell is refused by name.
-Array torch_array(nb::handle t, const What &what) {
-  static nb::handle strided; // torch's object, once it was seen
-  for (const char *flag : {"is_conj", "is_neg"})
-    if (nb::cast<bool>(t.attr(flag)()))
-      unsupported(what, ": a tensor with torch's ", flag, "() bit: its memory has other values");
+// DLPack's C functions of a type, as its headers have them; torch has them from 2.10 on.
+struct Managed {
+  uint32_t major, minor;
+  void *owner;
+  void (*end)(Managed *);
+  uint64_t flags;
+  nb::dlpack::dltensor t;
+};
+struct Exchange {
+  uint32_t major, minor;
+  const Exchange *older;
+  void *make, *give;
+  int (*take)(Managed *given, void **object);
+  int (*look)(void *object, nb::dlpack::dltensor *seen); // NULL: there is none
+};
+const Exchange *exchange_of(nb::handle type) { // NULL: it has none
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  auto *is = static_cast<const Exchange *>(
+      capsule.is_none() ? nullptr : PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (is != nullptr && is->major != 1)
+    is = is->older;
+  return is;
+}
+
+// Reads a tensor by them; false: it is not of the CPU, or has no plain memory, which its names tell better.
+bool looked(nb::handle t, Array &a) {
+  const Exchange *exchange = exchange_of(t.type());
+  nb::dlpack::dltensor seen;
+  if (exchange == nullptr || exchange->look == nullptr)
+    return false;
+  if (exchange->look(t.ptr(), &seen) != 0)
+    return PyErr_Clear(), false;
+  a.dtype = find_dtype([&](int d) { return seen.dtype.code == codes[d] && has_width(d, seen.dtype.bits / 8); });
+  if (seen.device.device_type != nb::device::cpu::value || seen.ndim > RESHARD_MAX_DIMS ||
+      a.dtype == RESHARD_DTYPE_NONE)
+    return false;
+  a.ndim = seen.ndim, a.data = static_cast<char *>(seen.data) + seen.byte_offset;
+  std::copy(seen.shape, seen.shape + a.ndim, a.shape), std::copy(seen.strides, seen.strides + a.ndim, a.strides);
+  return true;
+}
+
+// Asks a tensor by name.
+Array asked(nb::handle t, const What &what) {
   nb::object layout = t.attr("layout");
   bool quantized = nb::cast<bool>(t.attr("is_quantized"));
-  if (quantized || (!layout.is(strided) && str_of(layout) != "torch.strided"))
+  if (quantized || str_of(layout) != "torch.strided")
     unsupported(what, ": a tensor of layout ", str_of(layout), quantized ? ", quantized" : "");
-  if (!layout.is(strided))
-    strided = layout.release();
   nb::tuple shape = nb::borrow<nb::tuple>(t.attr("shape")), strides = nb::borrow<nb::tuple>(t.attr("stride")());
   Array a = array_with(shape.size(), t, what);
   if (!nb::cast<bool>(nb::getattr(t, "is_cpu", nb::bool_(false)))) {
@@ -80,6 +116,17 @@ Array torch_array(nb::handle t, const What &what) {
   for (int d = 0; d < a.ndim; d++)
     a.shape[d] = nb::cast<int64_t>(shape[d]), a.strides[d] = nb::cast<int64_t>(strides[d]);
   a.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(t.attr("data_ptr")()));
+  return a;
+}
+
+// A torch tensor: what its memory does not tell is refused by name.
+Array torch_array(nb::handle t, const What &what) {
+  for (const char *flag : {"is_conj", "is_neg"})
+    if (nb::cast<bool>(t.attr(flag)()))
+      unsupported(what, ": a tensor with torch's ", flag, "() bit: its memory has other values");
+  Array a = array_with(0, t, what);
+  if (!looked(t, a))
+    a = asked(t, what);
   if (a.data == nullptr && a.elements() > 0)
     invalid(what, ": a tensor of shape ", shape_text(a.ndim, a.shape), " whose storage is freed");
   a.writable = true, a.torch = a.owner;
@@ -180,15 +227,13 @@ std::ostream &operator<<(std::ostream &out, const What &what) {
 
 const char *dtype_name(reshard_dtype dtype) { return names[dtype]; }
 
-nb::handle numpy_type(reshard_dtype dtype, bool bits) {
-  static nb::handle types[2][RESHARD_DTYPE_COUNT];
-  nb::handle &type = types[bits][dtype];
+nb::handle numpy_type(reshard_dtype dtype) {
+  static nb::handle types[RESHARD_DTYPE_COUNT];
+  nb::handle &type = types[dtype];
   if (type.is_valid())
     return type;
   nb::object numpy = nb::module_::import_("numpy"), name = nb::str(names[dtype]);
-  if (kinds[dtype] == '-' && bits)
-    name = nb::str(reshard_dtype_size(dtype) == 2 ? "uint16" : "uint8");
-  else if (kinds[dtype] == '-') {
+  if (kinds[dtype] == '-') {
     try {
       name = nb::module_::import_("ml_dtypes").attr(name);
     } catch (nb::python_error &missing) {
@@ -205,19 +250,41 @@ nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape) {
 }
 
 // By numpy's constructor over the bytes: the buffer protocol and DLPack take three times as long.
-nb::object numpy_over(const Array &a, bool bits, nb::handle owner) {
+nb::object numpy_over(const Array &a, nb::handle owner) {
   static char none; // an address for arrays without elements
   void *data = a.data != nullptr ? a.data : &none;
   const size_t bytes = size_t(a.elements()) * reshard_dtype_size(a.dtype);
-  return ndarray()(tuple_of(a.ndim, a.shape), numpy_type(a.dtype, bits),
+  return ndarray()(tuple_of(a.ndim, a.shape), numpy_type(a.dtype),
                    a.writable ? nb::cast(nb::ndarray<nb::array_api, uint8_t>(data, {bytes}, owner))
                               : nb::cast(nb::ndarray<nb::array_api, const uint8_t>(data, {bytes}, owner)));
 }
 
-nb::object numpy_in(reshard_tensor tensor, const Array &a, bool bits) {
+nb::object numpy_in(reshard_tensor tensor, const Array &a) {
   nb::capsule owner(reshard_tensor_retain(tensor),
                     [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
-  return numpy_over(a, bits, owner);
+  return numpy_over(a, owner);
+}
+
+nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &a) {
+  struct Kept : Managed {
+    int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
+  };
+  Kept *kept = new Kept();
+  kept->major = 1, kept->owner = tensor != nullptr ? reshard_tensor_retain(tensor) : nullptr;
+  kept->end = [](Managed *m) {
+    reshard_tensor_release(static_cast<reshard_tensor>(m->owner));
+    delete static_cast<Kept *>(m);
+  };
+  std::copy(a.shape, a.shape + a.ndim, kept->shape);
+  for (int64_t d = a.ndim - 1, due = 1; d >= 0; due *= std::max<int64_t>(a.shape[d], 1), d--)
+    kept->strides[d] = due;
+  kept->t.data = a.data, kept->t.device = {nb::device::cpu::value, 0}, kept->t.ndim = a.ndim;
+  kept->t.dtype = {uint8_t(codes[a.dtype]), uint8_t(8 * reshard_dtype_size(a.dtype)), 1};
+  kept->t.shape = kept->shape, kept->t.strides = kept->strides;
+  PyObject *made = nullptr;
+  if (exchange_of(type)->take(kept, reinterpret_cast<void **>(&made)) != 0)
+    nb::raise_python_error();
+  return nb::steal(made);
 }
 
 // --- The buffers that a rank gives, checked -------------------------------------------------------------------------

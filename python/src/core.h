@@ -200,14 +200,15 @@ struct What {
 };
 std::ostream &operator<<(std::ostream &out, const What &what);
 Array array_of(nb::handle object, const What &what);
-// numpy's dtype. bits: types that it lacks are unsigned integers, else those of ml_dtypes.
-nb::handle numpy_type(reshard_dtype dtype, bool bits = false);
+nb::handle numpy_type(reshard_dtype dtype); // numpy's, of ml_dtypes where it has none
 nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape);
 inline char *data_of(reshard_tensor tensor) {
   return static_cast<char *>(got<reshard_tensor_info>(reshard_tensor_get_info, tensor).data);
 }
-nb::object numpy_over(const Array &memory, bool bits, nb::handle owner);          // contiguous
-nb::object numpy_in(reshard_tensor tensor, const Array &part, bool bits = false); // of its storage, which it keeps
+nb::object numpy_over(const Array &memory, nb::handle owner);  // contiguous
+nb::object numpy_in(reshard_tensor tensor, const Array &part); // of its storage, which it keeps
+// The same as an array of a type that has DLPack's exchange. NULL: without elements.
+nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &part);
 
 // --- Layouts and plans ----------------------------------------------------------------------------------------------
 struct Layout {

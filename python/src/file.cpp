@@ -178,7 +178,7 @@ Any map(LazyTensor &l) {
     raise(RESHARD_ERROR_SYSTEM, text_of("'", l.name, "' of '", file, "': ", why));
   a.data = static_cast<char *>(at) + before;
   nb::capsule owner(new Mapping{at, bytes}, [](void *m) noexcept { delete static_cast<Mapping *>(m); });
-  return numpy_over(a, false, owner);
+  return numpy_over(a, owner);
 }
 
 Layout stored_layout(LazyTensor &l) {

@@ -83,7 +83,8 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
 
 // One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None. Arrays that share a buffer
 // are views of it, as the library makes them.
-nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype, bool bits) {
+nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
+                    nb::handle like) {
   nb::list values;
   const std::vector<Array> &buffers = layout.buffers(rank);
   for (size_t b = 0; b < buffers.size(); b++) {
@@ -96,15 +97,22 @@ nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t
       if (info.buffer == int64_t(b))
         a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
     }
-    values.append(array != nullptr ? numpy_in(array, a, bits) : numpy_empty(dtype, a.ndim, a.shape));
+    if (like.is_none() && array == nullptr)
+      values.append(numpy_empty(dtype, a.ndim, a.shape));
+    else
+      values.append(like.is_none() ? numpy_in(array, a) : exchange_in(like, array, a));
   }
   if (layout.kind() == RESHARD_LAYOUT_BOXES)
     return values;
-  return layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0 ? nb::object(values[0]) : nb::none();
+  if (layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0)
+    return values[0];
+  Array nothing;
+  nothing.dtype = dtype, nothing.ndim = 1;
+  return like.is_none() ? nb::none() : exchange_in(like, nullptr, nothing);
 }
 
 Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, Limit limit, nb::handle stream,
-                 nb::handle dtype, bool bits) {
+                 nb::handle dtype, nb::handle like) {
   Use<Comm> in(comm);
   const bool bare = nb::isinstance<Layout>(src);
   std::vector<const Layout *> to;
@@ -140,7 +148,7 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
   for (size_t i = 0; i < ranks; i++) {
     nb::list values;
     for (size_t e = 0; e < n; e++)
-      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e], bits));
+      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e], like));
     results.append(bare ? nb::object(values[0]) : values);
   }
   return comm.local ? nb::object(results) : nb::object(results[0]);
@@ -187,7 +195,7 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
 void bind_sharded(nb::module_ &m) {
   m.def(
       "redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
-      "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_bits"_a = false,
+      "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_like"_a = nb::none(),
       "Moves this rank's arrays of one tensor, or lists of them, from layout to layout. Collective. Returns new numpy\n"
       "arrays, as `empty` makes them. limit: as of Plan. dtype: of the results, converted on the way.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,

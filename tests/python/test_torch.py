@@ -53,8 +53,8 @@ print("all refused")
 
 TOLD = """
 import sys, torch, torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Partial
 import reshard, reshard.torch
 dist.init_process_group("gloo")
@@ -79,6 +79,14 @@ refused(lambda: reshard.torch.save({**w, "t": 1} if second else w, sys.argv[1]),
 for _ in range(2):
     move({"w": of(torch.full((2, 4), 3.0))}, mesh, [Shard(1)], out=out)
 assert (out["w"].to_local() == 3).all() and out["w"].to_local().shape == (4, 2)
+for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.bool, torch.uint16, torch.complex64):
+    bits = {1: torch.uint8, 2: torch.int16, 8: torch.int64}[dtype.itemsize]
+    part = torch.arange(12, dtype=torch.uint8).remainder(2).to(bits).view(dtype).reshape(3, 4)
+    first = move(of(part), DeviceMesh("cpu", [0]), [Replicate()]).to_local()  # rank 1 is not in it
+    assert first.dtype is dtype and first.shape == ((0,) if second else (6, 4)), first
+    assert second or torch.equal(first.view(bits), torch.cat([part, part]).view(bits))
+none = move(of(torch.zeros(0, 4, dtype=torch.bfloat16)), mesh, [Shard(1)]).to_local()
+assert none.dtype is torch.bfloat16 and none.shape == (0, 2)
 reshard.torch.close()
 dist.destroy_process_group()
 print("all heard")
