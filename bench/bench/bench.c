@@ -169,6 +169,17 @@ static void run_workloads(bench_state *b, cli_options *o, bench_report *r, bool 
   }
 }
 
+/* Cuts within blocks are told before anything is printed. */
+static void check_blocks(const workload *w) {
+  reshard_entry *entries = workload_entries(w);
+  reshard_plan plan = NULL;
+  for (int64_t t = 0; t < w->n && plan == NULL; t++)
+    if (w->tensor[t].blocks.rows > 0)
+      CLI_TRY("", reshard_plan_create(w->n, entries, 0, NULL, &plan));
+  reshard_plan_destroy(plan);
+  free(entries);
+}
+
 int command_bench(int argc, char **argv) {
   static bench_report report = {.lock = PTHREAD_MUTEX_INITIALIZER}; /* others may look at it until the end */
   cli_options o;
@@ -214,6 +225,7 @@ int command_bench(int argc, char **argv) {
     scale_shape(&b, &base, o.size_begin);
     workload_set_shape(&b.w, base.ndim, base.shape);
   }
+  check_blocks(&b.w);
   bench_report_open(&report, &b, &m);
   for (int64_t cycle = 1; o.cycles == 0 || cycle <= o.cycles; cycle++) {
     b.row.cycle = cycle;

@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 #include "bench/bench/data.h"
 
+#include "bench/bench/elements.h"
 #include "bench/cli/machine.h"
-#include "bench/cli/naive_cast.h"
 #include "bench/launch/gpu.h"
 
 #include "device/handle.h"
@@ -34,35 +34,54 @@ static reshard_dtype dtype_of(const workload *w, bool source, int64_t t) {
 
 static int64_t arena_of(const bench_side *side, int64_t local) { return local % side->narenas; }
 
+static bool has_scales(const workload *w, bool source, int64_t t) {
+  return w->tensor[t].scales != NULL && dtype_of(w, source, t) == RESHARD_F8_E4M3;
+}
+
+/* A rank's buffers as they are placed. */
+typedef struct placing {
+  bench_side *side;
+  bench_arena *arena; /* NULL: the rank is another process's */
+  int64_t n, shift, *cap;
+} placing;
+
+/* Adds a rank's buffers of a layout. moved: bytes that are read and written for an element. */
+static void place_buffers(placing *p, reshard_layout layout, int64_t rank, int64_t width, double moved) {
+  bench_side *s = p->side;
+  int64_t count = 0;
+  CLI_TRY("", reshard_layout_buffer_count(layout, rank, &count));
+  if (p->arena != NULL && p->n + count > *p->cap)
+    s->offset = cli_realloc(s->offset, *p->cap = 2 * (p->n + count) + 64, sizeof *s->offset);
+  for (int64_t b = 0; b < count; b++) {
+    int64_t elements = 0;
+    CLI_TRY("", reshard_layout_buffer_elements(layout, rank, b, &elements));
+    s->bytes += elements * width;
+    s->moved += (int64_t)((double)elements * moved / 2);
+    if (p->arena == NULL)
+      continue;
+    s->offset[p->n++] = p->arena->extent + p->shift * width;
+    if (__builtin_add_overflow(p->arena->extent, (((elements + p->shift) * width + ALIGN - 1) & -(int64_t)ALIGN),
+                               &p->arena->extent) ||
+        p->arena->extent > INT64_MAX / 4)
+      cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
+  }
+}
+
 /* Adds the buffers of a rank to the side's bytes and, where the rank is local (local >= 0), gives them offsets in their
  * arena. */
 static void place_rank(const workload *w, bool source, int64_t rank, int64_t local, int64_t shift, bench_side *s,
-                       int64_t **offset, int64_t *cap) {
-  bench_arena *arena = local >= 0 ? &s->arena[arena_of(s, local)] : NULL;
-  int64_t n = local >= 0 ? s->first[local] : 0;
+                       int64_t *cap) {
+  placing p = {s, local >= 0 ? &s->arena[arena_of(s, local)] : NULL, local >= 0 ? s->first[local] : 0, shift, cap};
   for (int64_t t = 0; t < w->n; t++) {
-    reshard_layout layout = layout_of(w, source, t);
-    int64_t count = 0, width = (int64_t)reshard_dtype_size(dtype_of(w, source, t));
-    int64_t other = (int64_t)reshard_dtype_size(dtype_of(w, !source, t));
-    CLI_TRY("", reshard_layout_buffer_count(layout, rank, &count));
-    if (arena != NULL && n + count > *cap)
-      *offset = cli_realloc(*offset, *cap = 2 * (n + count) + 64, sizeof **offset);
-    for (int64_t b = 0; b < count; b++) {
-      int64_t elements = 0;
-      CLI_TRY("", reshard_layout_buffer_elements(layout, rank, b, &elements));
-      s->bytes += elements * width;
-      s->moved += elements * (width + other) / 2;
-      if (arena == NULL)
-        continue;
-      (*offset)[n++] = arena->extent + shift * width;
-      if (__builtin_add_overflow(arena->extent, (((elements + shift) * width + ALIGN - 1) & -(int64_t)ALIGN),
-                                 &arena->extent) ||
-          arena->extent > INT64_MAX / 4)
-        cli_exit(EXIT_USAGE, "the buffers of all ranks overflow 61 bits of bytes");
-    }
+    int64_t width = (int64_t)reshard_dtype_size(dtype_of(w, source, t)), scales = workload_scale_bytes(&w->tensor[t]);
+    double elements = (double)reshard_layout_elements(w->tensor[t].src);
+    double moved = (double)(width + (int64_t)reshard_dtype_size(dtype_of(w, !source, t)));
+    place_buffers(&p, layout_of(w, source, t), rank, width, scales > 0 ? moved + (double)scales / elements : moved);
+    if (has_scales(w, source, t))
+      place_buffers(&p, w->tensor[t].scales, rank, (int64_t)reshard_dtype_size(w->tensor[t].blocks.scales), 0);
   }
-  if (arena != NULL)
-    s->first[local + 1] = n;
+  if (p.arena != NULL)
+    s->first[local + 1] = p.n;
 }
 
 static void alloc_arenas(bench_side *s) {
@@ -138,7 +157,7 @@ void bench_side_create(const workload *w, const session *session, bool source, i
     int64_t local = r >= session->first && r < session->first + locals ? r - session->first : -1;
     if (local >= 0)
       s->begin[local] = s->arena[arena_of(s, local)].extent;
-    place_rank(w, source, r, local, shift, s, &s->offset, &cap);
+    place_rank(w, source, r, local, shift, s, &cap);
     if (local >= 0)
       s->end[local] = s->arena[arena_of(s, local)].extent;
   }
@@ -181,84 +200,12 @@ void bench_side_free(bench_side *s) {
   *s = (bench_side){0};
 }
 
-/* The value of an element: the high bits of a product are as good as random, and cost one multiplication. */
-static inline uint64_t stamp(uint64_t key, int64_t index) { return (key + (uint64_t)index) * 0x9e3779b97f4a7c15u; }
-
-/* Elements [index, index + n) of a tensor, one after the other in memory. */
-static void fill_run(unsigned char *at, size_t width, uint64_t key, int64_t index, int64_t n) {
-  switch (width) {
-  case 1:
-    for (int64_t i = 0; i < n; i++)
-      at[i] = (unsigned char)(stamp(key, index + i) >> 56);
-    break;
-  case 2:
-    for (int64_t i = 0; i < n; i++)
-      ((uint16_t *)at)[i] = (uint16_t)(stamp(key, index + i) >> 48);
-    break;
-  case 4:
-    for (int64_t i = 0; i < n; i++)
-      ((uint32_t *)at)[i] = (uint32_t)(stamp(key, index + i) >> 32);
-    break;
-  default:
-    for (int64_t i = 0; i < n * (int64_t)(width / 8); i++)
-      ((uint64_t *)at)[i] = stamp(key, index * (int64_t)(width / 8) + i);
-  }
-}
-
-/* Elements of a tensor on a side. from, to: its dtypes, where those of the destination are converted ones; else equal.
- */
-typedef struct elements {
-  size_t width;
-  uint64_t key;
-  reshard_dtype from, to;
-} elements;
-
-/* The same elements, converted one by one. */
-static void fill_converted(unsigned char *at, const elements *e, int64_t index, int64_t n) {
-  size_t width = reshard_dtype_size(e->from);
-  for (int64_t i = 0; i < n; i++, at += e->width) {
-    _Alignas(16) unsigned char element[16] = {0};
-    uint64_t bits;
-    fill_run(element, width, e->key, index + i, 1);
-    memcpy(&bits, element, sizeof bits);
-    bits = naive_cast(e->from, e->to, bits);
-    memcpy(at, &bits, e->width);
-  }
-}
-
-static int64_t wrong_run(const unsigned char *at, const elements *e, int64_t index, int64_t n) {
-  _Alignas(16) unsigned char want[4096];
-  size_t width = e->width;
-  int64_t step = (int64_t)(sizeof want / width), wrong = 0;
-  for (int64_t i = 0; i < n; i += step) {
-    int64_t m = n - i < step ? n - i : step;
-    if (e->from == e->to)
-      fill_run(want, width, e->key, index + i, m);
-    else
-      fill_converted(want, e, index + i, m);
-    if (memcmp(at + i * (int64_t)width, want, (size_t)m * width) != 0)
-      for (int64_t k = 0; k < m; k++)
-        wrong += memcmp(at + (i + k) * (int64_t)width, want + k * (int64_t)width, width) != 0;
-  }
-  return wrong;
-}
-
 /* One dim of an array: its runs, and the position of the walk. */
 typedef struct walk_dim {
   int64_t count;
   reshard_interval *runs;
   int64_t run, at; /* current run, and global index in it */
 } walk_dim;
-
-typedef int64_t (*run_visitor)(unsigned char *at, const elements *e, int64_t index, int64_t n);
-
-static int64_t fill_visit(unsigned char *at, const elements *e, int64_t index, int64_t n) {
-  fill_run(at, e->width, e->key, index, n);
-  return 0;
-}
-static int64_t wrong_visit(unsigned char *at, const elements *e, int64_t index, int64_t n) {
-  return wrong_run(at, e, index, n);
-}
 
 /* Steps to the next combination of indices of the dims before the last; false after the last one. */
 static bool step_outer(walk_dim *d, int outer) {
@@ -277,8 +224,8 @@ static bool step_outer(walk_dim *d, int outer) {
 
 /* Visits every run of an array. weight[d] is the distance of two neighbours in dim d, in the row-major order of the
  * source. */
-static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory, const elements *e,
-                          const int64_t *weight, run_visitor visit) {
+static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, unsigned char *memory,
+                          const bench_elements *e, const int64_t *weight, bench_visitor visit) {
   int ndim = reshard_layout_ndim(layout);
   reshard_array_info info;
   walk_dim d[RESHARD_MAX_DIMS];
@@ -320,26 +267,41 @@ static int64_t walk_array(reshard_layout layout, int64_t rank, int64_t array, un
   return result;
 }
 
+/* Visits the values of a tensor that a rank has, or its scales, in the buffers from `buffer` on. */
+static int64_t walk_tensor(reshard_layout layout, int64_t rank, unsigned char **buffer, const bench_elements *e,
+                           const int64_t *weight, bench_visitor visit) {
+  int64_t arrays = 0, result = 0;
+  CLI_TRY("", reshard_layout_array_count(layout, rank, &arrays));
+  for (int64_t a = 0; a < arrays; a++) {
+    reshard_array_info info;
+    CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
+    result += walk_array(layout, rank, a, buffer[info.buffer], e, weight, visit);
+  }
+  return result;
+}
+
 static int64_t walk_rank(const workload *w, bool source, const bench_side *side, int64_t rank, int64_t local,
-                         run_visitor visit) {
+                         bench_visitor visit) {
   int64_t buffer = side->first[local], result = 0;
   for (int64_t t = 0; t < w->n; t++) {
     reshard_layout layout = layout_of(w, source, t);
-    const elements e = {reshard_dtype_size(dtype_of(w, source, t)), (uint64_t)(t + 1) * 0xd1b54a32d192ed03u,
-                        w->tensor[t].dtype, dtype_of(w, source, t)};
-    int64_t arrays = 0, buffers = 0, own[RESHARD_MAX_DIMS], weight[RESHARD_MAX_DIMS];
+    bench_elements e = bench_elements_of(w, t, source);
+    int64_t buffers = 0, own[RESHARD_MAX_DIMS], weight[RESHARD_MAX_DIMS];
     for (int d = w->tensor[t].ndim - 1; d >= 0; d--)
       own[d] = d == w->tensor[t].ndim - 1 ? 1 : own[d + 1] * w->tensor[t].shape[d + 1];
     for (int d = 0; d < w->tensor[t].ndim; d++)
       weight[d] = own[w->permuted && !source ? w->permutation[d] : d];
-    CLI_TRY("", reshard_layout_array_count(layout, rank, &arrays));
     CLI_TRY("", reshard_layout_buffer_count(layout, rank, &buffers));
-    for (int64_t a = 0; a < arrays; a++) {
-      reshard_array_info info;
-      CLI_TRY("", reshard_layout_array(layout, rank, a, &info));
-      result += walk_array(layout, rank, a, side->host[buffer + info.buffer], &e, weight, visit);
-    }
+    if (e.most != NULL)
+      walk_tensor(layout, rank, side->host + buffer, &e, weight, bench_most_visit);
+    result += walk_tensor(layout, rank, side->host + buffer, &e, weight, visit);
     buffer += buffers;
+    if (has_scales(w, source, t)) {
+      const bench_elements scales = bench_scales_of(&e);
+      result += walk_tensor(w->tensor[t].scales, rank, side->host + buffer, &scales, e.grid, visit);
+      buffer += buffers;
+    }
+    free(e.most);
   }
   return result;
 }
@@ -362,7 +324,7 @@ static void copy_to_device(const bench_side *side, int64_t local, void *stream) 
 }
 
 void bench_fill(const workload *w, const session *s, bool source, const bench_side *side, int64_t local, void *stream) {
-  walk_rank(w, source, side, s->first + local, local, fill_visit);
+  walk_rank(w, source, side, s->first + local, local, bench_fill_visit);
   copy_to_device(side, local, stream);
 }
 
@@ -371,7 +333,7 @@ int64_t bench_wrong(const workload *w, const session *s, bool source, const benc
   int64_t wrong = 0;
   for (int64_t set = 0; set < side->sets; set++) {
     copy_set(side, local, set, false, stream);
-    wrong += walk_rank(w, source, side, s->first + local, local, wrong_visit);
+    wrong += walk_rank(w, source, side, s->first + local, local, bench_wrong_visit);
   }
   return wrong;
 }

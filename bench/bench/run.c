@@ -358,6 +358,7 @@ static void agree_skip(void *user, int64_t local) {
  * links are timed, and creating transfers takes long. */
 static void alloc_sides(bench_state *b) {
   int64_t most = 0, sets = 1;
+  workload_make_scales(&b->w);
   bench_side_create(&b->w, &b->s, true, b->o->shift, &b->src);
   bench_side_create(&b->w, &b->s, false, b->o->shift, &b->dst);
   for (int64_t p = 0; p < b->dst.narenas; p++) {
@@ -379,6 +380,16 @@ static void alloc_sides(bench_state *b) {
   bench_side_alloc(&b->dst, sets);
 }
 
+/* The dtype of all tensors on a side. */
+static const char *common_dtype(const workload *w, bool source, char text[RS_BLOCKS_TEXT]) {
+  char other[RS_BLOCKS_TEXT];
+  const char *first = w->n > 0 ? workload_dtype_text(&w->tensor[0], source, text) : "-";
+  for (int64_t t = 1; t < w->n; t++)
+    if (strcmp(workload_dtype_text(&w->tensor[t], source, other), first) != 0)
+      return "mixed";
+  return first;
+}
+
 static void begin_row(bench_state *b) {
   const workload *w = &b->w;
   bench_row *row = &b->row;
@@ -391,19 +402,14 @@ static void begin_row(bench_state *b) {
                      .model = last.model,
                      .mesh = last.mesh,
                      .mesh_dst = last.mesh_dst};
-  row->dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dtype) : "-";
-  row->dst_dtype = w->n > 0 ? reshard_dtype_string(w->tensor[0].dst_dtype) : "-";
+  row->dtype = common_dtype(w, true, row->scaled[0]);
+  row->dst_dtype = common_dtype(w, false, row->scaled[1]);
   row->plan_us = row->create_us = row->bind_us = row->loop_us = row->host_us = row->group_us = NAN;
   row->blocking_group_us = row->blocking_host_us = row->group_graph_us = row->blocking_graph_us = NAN;
   for (int i = 0; i < BENCH_PHASES; i++)
     row->phase_us[i] = NAN;
-  for (int64_t t = 0; t < w->n; t++) {
+  for (int64_t t = 0; t < w->n; t++)
     row->elements += reshard_layout_elements(w->tensor[t].src);
-    if (w->tensor[t].dtype != w->tensor[0].dtype)
-      row->dtype = "mixed";
-    if (w->tensor[t].dst_dtype != w->tensor[0].dst_dtype)
-      row->dst_dtype = "mixed";
-  }
   if (w->model != NULL)
     snprintf(row->shape, sizeof row->shape, "%lld tensors", (long long)w->n);
   else

@@ -32,10 +32,6 @@ static void start_gpu(bench_state *b) {
 }
 
 void bench_start(bench_state *b) {
-  for (int64_t i = 0; i < b->w.n; i++)
-    if (b->w.tensor[i].blocks.rows > 0)
-      cli_exit(EXIT_LACKING, "tensor '%s' is to be f8_e4m3 with scales: plan and convert alone make scales",
-               b->w.tensor[i].name);
   const cli_options *o = b->o;
   session_connect(&b->s, b->w.world);
   b->ends = cli_alloc(b->s.locals, sizeof *b->ends);

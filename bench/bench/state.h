@@ -36,7 +36,8 @@ typedef struct bench_row {
   const char *name, *src, *dst;        /* of a suite's case, and its layouts; NULL: no suite */
   const char *model, *mesh, *mesh_dst; /* likewise, and NULL where the case has none */
   const char *dtype, *dst_dtype, *path, *collective;
-  char why[160]; /* it is one, or none */
+  char scaled[2][RS_BLOCKS_TEXT]; /* dtypes of what has scales */
+  char why[160];                  /* it is one, or none */
 } bench_row;
 
 typedef struct bench_state {

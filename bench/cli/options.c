@@ -50,9 +50,12 @@ static const option_row option_rows[] = {
     {"shape", 0, "13x21", RESHARDS, IS(TEXT, shape), "one tensor of this shape; 'scalar' for one without dims"},
     {"dtype", 'd', "TYPE", RESHARDS, IS(TEXT, dtype),
      "its elements: bool u8 i8 u16 i16 u32 i32 u64 i64 f8_e4m3 f8_e5m2 f8_e8m0 f16 bf16 f32 f64 c64 c128, or by NCCL's "
-     "names (default f32)"},
+     "names; f8_e4m3/128x128 has a scale for each block, with --dst-dtype (default f32)"},
+    {"dtype", 'd', "TYPE", COMMAND_VERIFY, IS(TEXT, dtype), "elements of the source, beside --dst-dtype"},
     {"dst-dtype", 0, "TYPE", RESHARDS | COMMAND_VERIFY, IS(TEXT, dst_dtype),
-     "elements of the destination, converted on the way: f64 f32 f16 bf16 f8_e4m3 f8_e5m2 (default: as before)"},
+     "elements of the destination, converted on the way: f64 f32 f16 bf16 f8_e4m3 f8_e5m2, f8_e4m3/128x128 with a "
+     "scale "
+     "for each block (default: as before)"},
     {"dtype", 0, "TYPE", COMMAND_CONVERT, IS(TEXT, dtype),
      "dtype of numbers in OUT: f64 f32 f16 bf16 f8_e4m3 f8_e5m2; a rule of --dst ('PATTERN LAYOUT TYPE') and a cast of "
      "a map go before it (default: as before)"},

@@ -2,9 +2,9 @@
  * tens of thousands of tensors has a few dozen. The plan then finds equal entries by their pointers. */
 #include "bench/cli/workload.h"
 
-#include "base/dtype.h"
 #include "file/model/layouts.h"
 #include "file/model/model.h"
+#include "layout/blocks.h"
 
 #include <errno.h>
 #include <math.h>
@@ -53,13 +53,40 @@ static struct workload_side *read_side(const char *option, const char *text, wor
   return side;
 }
 
+static reshard_layout scaled_layout(const workload_tensor *t) { return t->dtype == RESHARD_F8_E4M3 ? t->src : t->dst; }
+
+int64_t workload_scale_bytes(const workload_tensor *t) {
+  int64_t bytes = t->blocks.rows > 0 ? (int64_t)reshard_dtype_size(t->blocks.scales) : 0;
+  for (int d = 0; d < t->ndim && bytes > 0; d++)
+    bytes *= rs_ceil_div(reshard_layout_shape(scaled_layout(t))[d], t->block[d]);
+  return bytes;
+}
+
+void workload_make_scales(workload *w) {
+  for (int64_t i = 0; i < w->n; i++) {
+    workload_tensor *t = &w->tensor[i];
+    rs_block_cut cut = {.dim = -1};
+    if (t->blocks.rows == 0 || t->scales != NULL)
+      continue;
+    CLI_TRY("", rs_layout_find_cut(scaled_layout(t), t->block, &cut));
+    if (cut.dim < 0)
+      CLI_TRY("", rs_layout_blocks(scaled_layout(t), t->block, &t->scales));
+  }
+}
+
+const char *workload_dtype_text(const workload_tensor *t, bool source, char text[RS_BLOCKS_TEXT]) {
+  reshard_dtype dtype = source ? t->dtype : t->dst_dtype;
+  return t->blocks.rows > 0 && dtype == RESHARD_F8_E4M3 ? rs_blocks_text(text, &t->blocks)
+                                                        : reshard_dtype_string(dtype);
+}
+
 static void count_bytes(workload *w) {
   w->bytes = 0;
   for (int64_t i = 0; i < w->n; i++) {
-    int64_t bytes;
+    int64_t bytes, scales = w->tensor[i].dtype == RESHARD_F8_E4M3 ? workload_scale_bytes(&w->tensor[i]) : 0;
     if (__builtin_mul_overflow(reshard_layout_elements(w->tensor[i].src),
                                (int64_t)reshard_dtype_size(w->tensor[i].dtype), &bytes) ||
-        __builtin_add_overflow(w->bytes, bytes, &w->bytes))
+        __builtin_add_overflow(w->bytes, bytes, &w->bytes) || __builtin_add_overflow(w->bytes, scales, &w->bytes))
       cli_exit(EXIT_USAGE, "tensor '%s': the bytes of all tensors overflow 63 bits", w->tensor[i].name);
   }
 }
@@ -84,17 +111,18 @@ reshard_dtype workload_dtype(const char *option, const char *text, reshard_block
       return nccl_dtypes[i].dtype;
   check_input(option, reshard_dtype_parse_blocks(text, &dtype, &read));
   if (blocks == NULL && read.rows > 0)
-    cli_exit(EXIT_LACKING, "%s %s: plan and convert alone make scales", option, text);
+    cli_exit(EXIT_LACKING, "%s %s: there are no scales here", option, text);
   if (blocks != NULL)
     *blocks = read;
   return dtype;
 }
 
-/* Makes a tensor f8_e4m3 with scales, as convert does: f32, f16 or bf16 of 2 dims, or 3. */
+/* Makes a tensor f8_e4m3 with scales, as convert does: to it of f32, f16 or bf16, or back; of 2 dims, or 3. */
 static bool set_blocks(workload_tensor *t, const reshard_blocks *blocks) {
-  if (!rs_blocks_know(t->dtype) || t->ndim < 2 || t->ndim > 3)
+  bool back = t->dtype == RESHARD_F8_E4M3;
+  if (!rs_blocks_know(back ? t->dst_dtype : t->dtype) || t->ndim < 2 || t->ndim > 3)
     return false;
-  t->dst_dtype = RESHARD_F8_E4M3;
+  t->dst_dtype = back ? t->dst_dtype : RESHARD_F8_E4M3;
   t->blocks = *blocks;
   t->block[0] = 1;
   t->block[t->ndim - 2] = blocks->rows;
@@ -102,8 +130,9 @@ static bool set_blocks(workload_tensor *t, const reshard_blocks *blocks) {
   return true;
 }
 
-/* Converts the tensors to --dst-dtype: of a model those that hold numbers of a dtype with casts. */
-static void read_dst_dtype(const cli_options *o, workload *w) {
+/* Converts the tensors to --dst-dtype: of a model those that hold numbers of a dtype with casts. scaled: blocks that
+ * the source has. */
+static void read_dst_dtype(const cli_options *o, const reshard_blocks *scaled, workload *w) {
   reshard_blocks blocks = {0};
   reshard_dtype to = o->dst_dtype != NULL ? workload_dtype("--dst-dtype", o->dst_dtype, &blocks) : RESHARD_DTYPE_NONE;
   if (to != RESHARD_DTYPE_NONE && !rs_cast_knows(to))
@@ -112,14 +141,16 @@ static void read_dst_dtype(const cli_options *o, workload *w) {
     workload_tensor *t = &w->tensor[i];
     bool known = rs_cast_knows(t->dtype);
     t->dst_dtype = t->dtype;
-    if (blocks.rows > 0) {
-      if (!set_blocks(t, &blocks) && w->model == NULL)
+    if (blocks.rows > 0 && scaled->rows == 0) {
+      if (!(t->dtype != RESHARD_F8_E4M3 && set_blocks(t, &blocks)) && w->model == NULL)
         cli_exit(EXIT_LACKING, "--dst-dtype %s: of f32, f16 and bf16 with 2 dims, or 3", o->dst_dtype);
       continue;
     }
     if (to != RESHARD_DTYPE_NONE && !known && w->model == NULL)
       cli_exit(EXIT_LACKING, "--dst-dtype %s: no cast from %s", o->dst_dtype, reshard_dtype_string(t->dtype));
     t->dst_dtype = to != RESHARD_DTYPE_NONE && known ? to : t->dtype;
+    if (scaled->rows > 0 && !(blocks.rows == 0 && set_blocks(t, scaled)))
+      cli_exit(EXIT_LACKING, "--dtype %s: to f32, f16 and bf16 by --dst-dtype, with 2 dims, or 3", o->dtype);
   }
 }
 
@@ -128,16 +159,18 @@ static void read_rule_dtypes(workload *w) {
   for (int64_t i = 0; i < w->n; i++) {
     workload_tensor *t = &w->tensor[i];
     reshard_dtype said;
-    reshard_blocks blocks;
-    CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said, NULL));
+    reshard_blocks had, blocks;
+    CLI_TRY("", rs_layouts_dtype(&w->side[0]->layouts, t->name, t->dtype, 0, false, &said, &had));
     CLI_TRY("", rs_layouts_dtype(&w->side[1]->layouts, t->name, t->dtype, 0, true, &said, &blocks));
-    if (said == RESHARD_DTYPE_NONE)
-      continue;
-    t->blocks = (reshard_blocks){0};
-    t->dst_dtype = said;
-    if (blocks.rows > 0 && !set_blocks(t, &blocks))
+    if (said != RESHARD_DTYPE_NONE) {
+      t->blocks = (reshard_blocks){0};
+      t->dst_dtype = said;
+    }
+    if (blocks.rows > 0 && !(t->dtype != RESHARD_F8_E4M3 && set_blocks(t, &blocks)))
       cli_exit(EXIT_LACKING,
                "tensor '%s' is to be f8_e4m3 with scales by its rule: of f32, f16 and bf16 with 2 dims, or 3", t->name);
+    if (had.rows > 0 && t->dst_dtype != t->dtype && !set_blocks(t, &had))
+      cli_exit(EXIT_LACKING, "tensor '%s' has scales by its rule: to f32, f16 and bf16 with 2 dims, or 3", t->name);
   }
 }
 
@@ -172,7 +205,7 @@ static void read_model(const cli_options *o, workload *w) {
   }
 }
 
-static void read_tensor(const cli_options *o, workload *w) {
+static void read_tensor(const cli_options *o, workload *w, reshard_blocks *scaled) {
   if (o->shape == NULL)
     cli_exit(EXIT_USAGE, "--shape or --model is missing");
   w->n = 1;
@@ -180,7 +213,7 @@ static void read_tensor(const cli_options *o, workload *w) {
   w->tensor->name = "tensor";
   w->tensor->dtype = RESHARD_F32;
   if (o->dtype != NULL)
-    w->tensor->dtype = workload_dtype("--dtype", o->dtype, NULL);
+    w->tensor->dtype = workload_dtype("--dtype", o->dtype, scaled);
   read_shape(o->shape, &w->tensor->ndim, w->tensor->shape);
 }
 
@@ -218,12 +251,13 @@ static void make_layouts(workload *w) {
 }
 
 void workload_read(const cli_options *o, workload *w) {
+  reshard_blocks scaled = {0};
   *w = (workload){0};
   if (o->model != NULL)
     read_model(o, w);
   else
-    read_tensor(o, w);
-  read_dst_dtype(o, w);
+    read_tensor(o, w, &scaled);
+  read_dst_dtype(o, &scaled, w);
   scale_tensors(w, o->scale);
   read_permutation(o, w);
   workload_mesh mesh, other;
@@ -262,7 +296,8 @@ static void release_layouts(workload *w) {
   for (int64_t i = 0; i < w->n; i++) {
     reshard_layout_release(w->tensor[i].src);
     reshard_layout_release(w->tensor[i].dst);
-    w->tensor[i].src = w->tensor[i].dst = NULL;
+    reshard_layout_release(w->tensor[i].scales);
+    w->tensor[i].src = w->tensor[i].dst = w->tensor[i].scales = NULL;
   }
 }
 

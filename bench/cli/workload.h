@@ -2,6 +2,7 @@
 #ifndef BENCH_WORKLOAD_H
 #define BENCH_WORKLOAD_H
 
+#include "base/dtype.h"
 #include "bench/cli/options.h"
 
 #include <reshard/file.h>
@@ -36,8 +37,9 @@ typedef struct workload_tensor {
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS]; /* of the source */
   reshard_dtype dtype, dst_dtype;  /* dst_dtype is never NONE */
-  reshard_blocks blocks;           /* of f8_e4m3 with scales as the destination; rows 0: there are none */
-  int64_t block[RESHARD_MAX_DIMS]; /* the same per dim of the destination */
+  reshard_blocks blocks;           /* of the side that is f8_e4m3 with scales; rows 0: there are none */
+  int64_t block[RESHARD_MAX_DIMS]; /* the same per dim of that side */
+  reshard_layout scales;           /* of these, once they are made */
   reshard_layout src, dst;         /* equal (shape, layout string) share one object */
 } workload_tensor;
 
@@ -63,6 +65,11 @@ reshard_model workload_model(const workload *w);
 const char *workload_nccl_dtype(int64_t i);
 /* Reads the dtype of an option, by our names or NCCL's. blocks: of f8_e4m3 with scales; NULL: that is refused. */
 reshard_dtype workload_dtype(const char *option, const char *text, reshard_blocks *blocks);
+/* "bf16", or "f8_e4m3/128x128" of the side that has scales. */
+const char *workload_dtype_text(const workload_tensor *t, bool source, char text[RS_BLOCKS_TEXT]);
+int64_t workload_scale_bytes(const workload_tensor *t);
+/* Makes the layouts of scales, where cuts lie on blocks; of others there is no plan. */
+void workload_make_scales(workload *w);
 /* Changes the shape of the one tensor. */
 void workload_set_shape(workload *w, int ndim, const int64_t *shape);
 void workload_free(workload *w);

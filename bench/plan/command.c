@@ -173,10 +173,10 @@ static void print_totals(const cli_options *o, const world_plan *p) {
 }
 
 static void print_plan(const cli_options *o, const workload *w, const rule_uses *uses, const world_plan *p) {
-  char a[CLI_BYTES_TEXT], shape[RS_SHAPE_TEXT];
+  char a[CLI_BYTES_TEXT], shape[RS_SHAPE_TEXT], text[RS_BLOCKS_TEXT];
   if (w->model == NULL)
     printf("tensor        %s %s, %s\n", rs_shape_text(shape, w->tensor->ndim, w->tensor->shape),
-           reshard_dtype_string(w->tensor->dtype), cli_bytes_text(a, (double)w->bytes));
+           workload_dtype_text(w->tensor, true, text), cli_bytes_text(a, (double)w->bytes));
   else
     printf("model         %s: %lld tensors, %s\n", o->model, (long long)w->n, cli_bytes_text(a, (double)w->bytes));
   printf("layouts       %s -> %s%s%s\n", o->src, o->dst, o->mesh != NULL ? ", " : "", o->mesh != NULL ? o->mesh : "");

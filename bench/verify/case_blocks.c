@@ -5,10 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ELEMENTS = 16384, MOST_FACTOR = 12, MOST_BLOCK = 32768 };
+enum { MOST_ELEMENTS = 16384, MOST_FACTOR = 12, MOST_BLOCK = 32768, MOST_BLOCKS = 8 };
+
+static const reshard_dtype wide[] = {RESHARD_F32, RESHARD_BF16, RESHARD_F16};
+
+void case_fix_scaled(const case_plan *c, int64_t i, const case_choices *fixed, case_entry *e) {
+  rng own;
+  rng_seed(&own, (c->seed ^ 0x626c6f636b73u) + (uint64_t)i);
+  bool back = fixed->dtype == RESHARD_F8_E4M3;
+  e->dtype = fixed->dtype != RESHARD_DTYPE_NONE ? fixed->dtype : wide[rng_below(&own, 3)];
+  e->dst_dtype = back ? fixed->dst_dtype : RESHARD_F8_E4M3;
+  e->scales = fixed->scaled.scales;
+  e->wanted = fixed->scaled;
+}
 
 void case_draw_scaled(const case_plan *c, int64_t i, int64_t odds, case_entry *e) {
-  static const reshard_dtype wide[] = {RESHARD_F32, RESHARD_BF16, RESHARD_F16};
   rng own;
   rng_seed(&own, c->seed ^ 0x626c6f636b73u);
   if (!rng_one_in(&own, odds))
@@ -22,9 +33,29 @@ void case_draw_scaled(const case_plan *c, int64_t i, int64_t odds, case_entry *e
   e->scales = rng_one_in(&own, 3) ? RESHARD_F8_E8M0 : RESHARD_F32;
 }
 
+/* Multiplies dim d of the destination, and its source dim, where the tensors of n elements stay below `most`. */
+static void multiply_dim(case_entry *e, int d, int64_t f, int64_t most, int64_t n[2]) {
+  oracle_region *g = &e->region;
+  int p = g->permutation[d];
+  if (p < 0 || f * rs_max(n[0], n[1]) > most)
+    return;
+  n[0] *= f;
+  n[1] *= f;
+  e->src.factor[p] = e->dst.factor[d] = f;
+  g->src_offset[p] *= f;
+  g->src_extent[p] *= f;
+  g->dst_offset[d] *= f;
+  g->dst_extent[d] *= f;
+}
+
+/* The extent of a wanted block in a dim of so many; 1 for all but the last two. */
+static int64_t wanted_block(const case_entry *e, int ndim, int d) {
+  return d == ndim - 1 ? e->wanted.columns : d == ndim - 2 ? e->wanted.rows : 1;
+}
+
 void case_draw_factors(uint64_t seed, case_entry *e, int ndim, const int64_t *shape, int dst_ndim,
                        const int64_t *dst_shape) {
-  oracle_region *g = &e->region;
+  bool back = e->dtype == RESHARD_F8_E4M3;
   rng own;
   rng_seed(&own, seed ^ 0x626c6f636b73u);
   int64_t n[2] = {1, 1};
@@ -33,19 +64,15 @@ void case_draw_factors(uint64_t seed, case_entry *e, int ndim, const int64_t *sh
     n[0] *= d < ndim ? shape[d] : 1;
     n[1] *= d < dst_ndim ? dst_shape[d] : 1;
   }
-  for (int tries = 0, d = dst_ndim > 0 ? (int)rng_below(&own, dst_ndim) : 0; tries < rs_min(dst_ndim, 2); tries++) {
+  for (int d = 0; d < dst_ndim && e->wanted.rows > 0; d++) {
+    int64_t f = wanted_block(e, back ? ndim : dst_ndim, back ? e->region.permutation[d] : d);
+    multiply_dim(e, d, f, rs_max(MOST_ELEMENTS, MOST_BLOCKS * e->wanted.rows * e->wanted.columns), n);
+  }
+  for (int tries = 0, d = dst_ndim > 0 ? (int)rng_below(&own, dst_ndim) : 0;
+       tries < rs_min(dst_ndim, 2) && e->wanted.rows == 0; tries++) {
     int64_t f = rng_in(&own, 1, MOST_FACTOR);
     d = (d + 1) % dst_ndim;
-    int p = g->permutation[d];
-    if (p < 0 || f * rs_max(n[0], n[1]) > MOST_ELEMENTS)
-      continue;
-    n[0] *= f;
-    n[1] *= f;
-    e->src.factor[p] = e->dst.factor[d] = f;
-    g->src_offset[p] *= f;
-    g->src_extent[p] *= f;
-    g->dst_offset[d] *= f;
-    g->dst_extent[d] *= f;
+    multiply_dim(e, d, f, MOST_ELEMENTS, n);
   }
 }
 
@@ -176,7 +203,7 @@ void case_draw_blocks(uint64_t seed, case_entry *e) {
   const int64_t *offset = back ? g->src_offset : g->dst_offset, *extent = back ? g->src_extent : g->dst_extent;
   const int64_t *shape = scaled->described.shape, zero[RESHARD_MAX_DIMS] = {0};
   int64_t mine[RESHARD_MAX_DIMS] = {0}, theirs[RESHARD_MAX_DIMS] = {0}, n = 1;
-  int ndim = scaled->described.ndim, wide = 0;
+  int ndim = scaled->described.ndim, large = 0;
   rng own;
   rng_seed(&own, seed ^ 0x64697669736f72u);
   divide_side(scaled, zero, shape, mine);
@@ -192,10 +219,12 @@ void case_draw_blocks(uint64_t seed, case_entry *e) {
     cuts = end == shape[d] ? cuts : common_divisor(cuts, end);
     if (!free_cuts && o >= 0)
       cuts = common_divisor(cuts, theirs[o]);
-    int64_t block = wide == 2 || rng_one_in(&own, 6) ? 1 : draw_divisor(&own, cuts, shape[d] + 1);
+    int64_t wanted = e->wanted.rows > 0 ? wanted_block(e, ndim, d) : 0;
+    int64_t block = large == 2 || rng_one_in(&own, 6) ? 1 : draw_divisor(&own, cuts, shape[d] + 1);
+    block = wanted > 0 && cuts % wanted == 0 ? wanted : block;
     if (n * block > MOST_BLOCK)
       continue;
-    wide += block > 1;
+    large += block > 1;
     n *= e->block[d] = block;
     e->whole = e->whole && (o < 0 || theirs[o] % block == 0);
   }

@@ -321,7 +321,8 @@ const reshard_dtype case_numbers[CASE_NUMBERS] = {RESHARD_F64,  RESHARD_F32,    
                                                   RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
 
 /* Dtypes of both sides where a case converts, by a generator of its own. */
-static void draw_cast(case_plan *c, int64_t i, reshard_dtype fixed, case_entry *e) {
+static void draw_cast(case_plan *c, int64_t i, const case_choices *choices, case_entry *e) {
+  reshard_dtype fixed = choices->dst_dtype;
   rng own;
   rng_seed(&own, c->seed ^ 0x63617374u);
   if (!rng_one_in(&own, 3) && fixed == RESHARD_DTYPE_NONE)
@@ -330,6 +331,7 @@ static void draw_cast(case_plan *c, int64_t i, reshard_dtype fixed, case_entry *
   if (i > 0 && rng_one_in(&own, 4) && fixed == RESHARD_DTYPE_NONE)
     return;
   e->dtype = case_numbers[rng_below(&own, CASE_NUMBERS)];
+  e->dtype = choices->dtype != RESHARD_DTYPE_NONE ? choices->dtype : e->dtype;
   e->dst_dtype = fixed != RESHARD_DTYPE_NONE ? fixed : case_numbers[rng_below(&own, CASE_NUMBERS)];
   c->casts = c->casts || e->dtype != e->dst_dtype;
 }
@@ -400,6 +402,7 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
   c->entry = cli_alloc(c->nentries, sizeof *c->entry);
   bool domains = seed_topology(c, fixed, &of_topology), replicas = domains && !rng_one_in(&of_topology, 16);
   int64_t most = rng_one_in(&r, 60) && c->world <= 16 ? 50000 : 2000;
+  int64_t of_block = rs_max(1, fixed->scaled.rows * fixed->scaled.columns); /* by which shapes are multiplied */
   uint64_t *seeds = cli_alloc(c->nentries, sizeof *seeds);
   int64_t *sizes = cli_alloc(c->nentries, sizeof *sizes), *least = cli_alloc(c->nentries, sizeof *least);
   bool right = true;
@@ -412,12 +415,14 @@ bool case_make(uint64_t seed, const case_choices *fixed, case_plan *c, rs_text *
         twin >= 0 ? sizes[twin] : (rng_one_in(&r, 2) ? rng_log(&r, most) : rng_in(&r, 1, most)) / c->nentries + 1;
     e->dtype = twin >= 0 && rng_one_in(&r, 2) ? c->entry[twin].dtype : draw_dtype(&r);
     e->dst_dtype = e->dtype;
-    if (fixed->casts)
-      draw_cast(c, i, fixed->dst_dtype, e);
+    if (fixed->scaled.rows > 0)
+      case_fix_scaled(c, i, fixed, e);
+    else if (fixed->casts)
+      draw_cast(c, i, fixed, e);
     if (fixed->blocks && fixed->dst_dtype == RESHARD_DTYPE_NONE)
       case_draw_scaled(c, i, domains ? 24 : 3, e); /* blocks are not passed on */
     least[i] = twin >= 0 ? least[twin] : draw_least_size(c, fixed->bytes, replicas, e->dtype);
-    right = make_entry(seeds[i], c->world, sizes[i], least[i], replicas, e, why);
+    right = make_entry(seeds[i], c->world, rs_max(1, sizes[i] / of_block), least[i] / of_block, replicas, e, why);
     if (right && twin >= 0 && rng_one_in(&r, 2) && reshard_layout_equal(e->src.layout, c->entry[twin].src.layout)) {
       reshard_layout_release(e->src.layout);
       e->src.layout = reshard_layout_retain(c->entry[twin].src.layout);

@@ -41,7 +41,8 @@ typedef struct case_entry {
   reshard_dtype dtype, dst_dtype;
   reshard_dtype scales; /* NONE: the entry has no blocks */
   int64_t block[RESHARD_MAX_DIMS];
-  bool whole; /* values and scales travel */
+  reshard_blocks wanted; /* where the cuts allow them; rows 0: any */
+  bool whole;            /* values and scales travel */
   char name[24];
 } case_entry;
 
@@ -88,6 +89,8 @@ typedef struct case_choices {
   bool casts;              /* entries whose sides differ in dtype, in one case in three */
   bool blocks;             /* entries of f8_e4m3 with scales, in some cases */
   reshard_dtype dst_dtype; /* of every entry, whose source then has numbers */
+  reshard_dtype dtype;     /* of every source, beside dst_dtype */
+  reshard_blocks scaled;   /* of the side of every entry that is f8_e4m3 */
   struct session
       *session; /* the devices, and a communicator where it is not a local one; NULL: local ranks on the CPU */
 } case_choices;
@@ -99,6 +102,7 @@ void case_stamp(const case_entry *e, uint64_t key, int64_t index, unsigned char 
  * region and a description are multiplied by; blocks that the cuts of both layouts allow, whose scales are then listed.
  */
 void case_draw_scaled(const case_plan *c, int64_t i, int64_t odds, case_entry *e);
+void case_fix_scaled(const case_plan *c, int64_t i, const case_choices *fixed, case_entry *e);
 void case_draw_factors(uint64_t seed, case_entry *e, int ndim, const int64_t *shape, int dst_ndim,
                        const int64_t *dst_shape);
 void case_describe_multiplied(const int64_t *factor, oracle_layout *what);

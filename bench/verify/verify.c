@@ -13,6 +13,31 @@
 /* Few threads make each case quicker; several runners keep the cores busy while ranks wait for one another. */
 #define MOST_WORKERS 16
 
+/* --dtype and --dst-dtype. */
+typedef struct converted {
+  reshard_dtype from, to;
+  reshard_blocks blocks; /* of the one that is f8_e4m3; rows 0: there are no scales */
+} converted;
+
+static converted read_dtypes(const cli_options *o) {
+  converted c = {0};
+  reshard_blocks had = {0};
+  if (o->dtype != NULL && o->dst_dtype == NULL)
+    cli_exit(EXIT_USAGE, "--dtype %s: --dst-dtype is needed, too", o->dtype);
+  c.from = o->dtype != NULL ? workload_dtype("--dtype", o->dtype, &had) : RESHARD_DTYPE_NONE;
+  c.to = o->dst_dtype != NULL ? workload_dtype("--dst-dtype", o->dst_dtype, &c.blocks) : RESHARD_DTYPE_NONE;
+  if (c.to != RESHARD_DTYPE_NONE && !rs_cast_knows(c.to))
+    cli_exit(EXIT_LACKING, "--dst-dtype %s: there are no casts to it", o->dst_dtype);
+  if (c.from != RESHARD_DTYPE_NONE && !rs_cast_knows(c.from))
+    cli_exit(EXIT_LACKING, "--dtype %s: no cast from it to %s", o->dtype, o->dst_dtype);
+  if (c.blocks.rows > 0 && c.from != RESHARD_DTYPE_NONE && !rs_blocks_know(c.from))
+    cli_exit(EXIT_LACKING, "--dst-dtype %s: of f32, f16 and bf16, not of %s", o->dst_dtype, o->dtype);
+  if (had.rows > 0 && !rs_blocks_know(c.to))
+    cli_exit(EXIT_LACKING, "--dtype %s: to f32, f16 and bf16, not to %s", o->dtype, o->dst_dtype);
+  c.blocks = had.rows > 0 ? had : c.blocks;
+  return c;
+}
+
 int command_verify(int argc, char **argv) {
   cli_options o;
   cli_read_options(
@@ -23,13 +48,11 @@ int command_verify(int argc, char **argv) {
       "every byte with a naive reshard, on whatever device and communicator it is told. What failed before "
       "runs first.\n",
       &o);
-  reshard_dtype to = o.dst_dtype != NULL ? workload_dtype("--dst-dtype", o.dst_dtype, NULL) : RESHARD_DTYPE_NONE;
-  if (to != RESHARD_DTYPE_NONE && !rs_cast_knows(to))
-    cli_exit(EXIT_LACKING, "--dst-dtype %s: there are no casts to it", o.dst_dtype);
+  converted given = read_dtypes(&o);
   session where;
   int64_t asked = o.ranks;
   session_begin(&where, &o);
-  if (to != RESHARD_DTYPE_NONE && where.cuda)
+  if (given.to != RESHARD_DTYPE_NONE && where.cuda)
     cli_exit(EXIT_LACKING, "--dst-dtype: GPUs do not convert yet");
   bool remote = strcmp(where.comm, "local") != 0;
   if (!remote && o.ranks_per_gpu == 0)
@@ -64,8 +87,10 @@ int command_verify(int argc, char **argv) {
     cli_add(&reproduce, " --threads %lld", (long long)o.threads);
   if (o.path != RESHARD_PATH_AUTO)
     cli_add(&reproduce, " --path %s", rs_path_name(o.path));
-  if (to != RESHARD_DTYPE_NONE)
-    cli_add(&reproduce, " --dst-dtype %s", reshard_dtype_string(to));
+  if (o.dtype != NULL)
+    cli_add(&reproduce, " --dtype %s", o.dtype);
+  if (o.dst_dtype != NULL)
+    cli_add(&reproduce, " --dst-dtype %s", o.dst_dtype);
   cli_add(&reproduce, "%s%s%s%s", where.cuda ? " --device cuda" : "", remote ? " --comm " : "",
           remote ? where.comm : "", o.graph ? " -G" : "");
   if (o.gpus > 0)
@@ -86,7 +111,9 @@ int command_verify(int argc, char **argv) {
                 .topologies = true,
                 .topology = o.topology,
                 .gpus = where.cuda,
-                .dst_dtype = to,
+                .dtype = given.from,
+                .dst_dtype = given.to,
+                .scaled = given.blocks,
                 .session = where.cuda || remote ? &where : NULL},
       .reproduce = reproduce.at,
       .most_failures = remote ? 1 : 10, /* its communicator is not used after a failure */

@@ -23,6 +23,22 @@ for path in direct packed; do # a row has the source's bytes, and those of the d
   says '^ +24576 +6144 +f32 .* 0 +12288 +N/A$'; says 'Out of bounds values : 0 OK'
   says 'straight copy of half of what a conversion reads and writes,$'; says 'memcpy is a rate of what it copies, algbw'
 done
+while read -r shape src dst from to row; do # with a scale for each block: of values and scales both sides have bytes
+  for path in direct packed; do
+    expect 0 bench --shape "$shape" --src "$src" --dst "$dst" -d "$from" --dst-dtype "$to" --ranks 4 --path "$path" \
+      "${quick[@]}"
+    says "^ +${row/ .../ .* 0} +N/A$"; says 'Out of bounds values : 0 OK'
+  done
+done <<'TEXT'
+64x96 chunk(0) chunk(1) bf16 f8_e4m3/8x8 12288 +6144 +bf16 ... +6528
+64x90 chunk(0) mesh(2x2;S0,R) f32 f8_e4m3/16x32:e8m0 23040 +5760 +f32 ... +11544
+64x96 chunk(0) chunk(1) f8_e4m3/8x8 f16 6528 +6144 +f8_e4m3/8x8 ... +12288
+64x96 chunk(1) chunk(0) f8_e4m3/64x8:e8m0 bf16 6156 +6144 +f8_e4m3/64x8:e8m0 ... +12288
+TEXT
+expect 0 bench --shape 6x32x64 --permutation 2,1,0 --src 'chunk(1)' --dst 'chunk(0)' --ranks 4 -d bf16 \
+  --dst-dtype f8_e4m3/8x3 "${quick[@]}"; says '0 OK'
+refuse 2 'dim 1 of the f8_e4m3 side is cut at 24 by rank 0, within a block of 16' \
+  bench --shape 64x96 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --dst-dtype f8_e4m3/8x16
 expect 0 bench --shape 256x512 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 --path packed --workspace 16K --threads 1 \
   "${quick[@]}"
 says 'packed, workspace limit 16.0 KiB'; says '0 OK'

@@ -26,8 +26,12 @@ expect 0 "${scaled[@]}" --dst-dtype f8_e4m3/4x4 --json -; says '"wire": ?"f8_e4m
 refuse 3 'dim 0 of the source is cut at 4 by rank 0, within a block of 8' "${scaled[@]}" --dst-dtype f8_e4m3/8x4
 refuse 2 'dim 1 of the f8_e4m3 side is cut at 4 by rank 0, within a block of 3' "${scaled[@]}" --dst-dtype f8_e4m3/4x3
 refuse 3 'of f32, f16 and bf16 with 2 dims, or 3' "${scaled[@]}" -d f64 --dst-dtype f8_e4m3/4x4
-refuse 3 'plan and convert alone make scales' bench "${scaled[@]:1}" --dst-dtype f8_e4m3/4x4
-refuse 3 'plan and convert alone make scales' verify --cases 1 --dst-dtype f8_e4m3/4x4
+expect 0 "${scaled[@]}" -d f8_e4m3/4x4 --dst-dtype bf16; says '^tensor +8x8 f8_e4m3/4x4, 80 B$'
+says 'from f8_e4m3/4x4 to bf16: values and scales travel, 80 B; converted in the unpack'
+expect 0 plan --shape 8x8 --src 'chunk(1)' --dst 'chunk(0)' --ranks 2 -d f8_e4m3/8x4:e8m0 --dst-dtype f32
+says 'from f8_e4m3/8x4:e8m0 to f32: f32 travels, 256 B; converted in the pack'
+refuse 3 'dtype f8_e4m3/4x4: to f32, f16 and bf16 by --dst-dtype, with 2 dims, or 3' "${scaled[@]}" -d f8_e4m3/4x4
+refuse 3 'dtype f8_e4m3/4x4: to f32, f16 and bf16 by --dst-dtype' "${scaled[@]}" -d f8_e4m3/4x4 --dst-dtype f64
 refuse 3 '--dst-dtype bf16: no cast from i32' plan "${rows_to_columns[@]}" -d i32 --dst-dtype bf16
 refuse 3 '--dst-dtype u8: there are no casts to it' plan "${rows_to_columns[@]}" --dst-dtype u8
 refuse 2 "--dst-dtype: unknown dtype 'f31'" plan "${rows_to_columns[@]}" --dst-dtype f31
