@@ -449,12 +449,12 @@ RESHARD_API reshard_status reshard_map_parse(const char *text, const char *name,
 RESHARD_API reshard_status reshard_map_load(const char *path, reshard_map *map);
 /* NULL is allowed. */
 RESHARD_API void reshard_map_free(reshard_map map);
-/* Makes the model of the tensors that a map makes of another model's, in the order of its lines. map NULL: the same
- * tensors. The caller frees the model.
+/* Makes the model of the tensors that a map makes of another model's, in the order of its lines. Scales that casts make
+ * are behind them all. map NULL: the same tensors. The caller frees the model.
  *
  * Errors: RESHARD_ERROR_INVALID with line and names:
  * - a source that is not there or that another line has taken, source tensors that no line takes;
- * - indices with gaps, shapes or dtypes that do not fit;
+ * - indices with gaps, shapes, dtypes or blocks that do not fit;
  * - a line with '*' that nothing matches, a target twice. */
 RESHARD_API reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target);
 

@@ -28,6 +28,15 @@ static int64_t first_name(const rs_map_work *w, int64_t at) {
   return at;
 }
 
+/* The dtype to which an expression casts; NONE: it has no cast. */
+static reshard_dtype find_cast(const rs_map_work *w, int64_t at) {
+  reshard_dtype found = node_at(w, at)->kind == RS_MAP_CAST ? node_at(w, at)->dtype : RESHARD_DTYPE_NONE;
+  if (node_at(w, at)->kind != RS_MAP_NAME)
+    for (int64_t i = node_at(w, at)->parts; i >= 0 && found == RESHARD_DTYPE_NONE; i = node_at(w, i)->next)
+      found = find_cast(w, i);
+  return found;
+}
+
 static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   char file[RS_WHERE / 2];
   rs_text where = {.at = w->where, .size = sizeof w->where};
@@ -48,6 +57,10 @@ static reshard_status apply_line(rs_map_work *w, const rs_map_line *line) {
   RS_TRY(rs_vec_reserve(&w->spare, w->matches.n));
   const rs_pair *match =
       rs_sort_pairs(w->matches.at, w->spare.at, w->matches.n, false, 0, rs_bits((uint64_t)w->source.model->tensors.n));
+  reshard_dtype to = find_cast(w, line->source);
+  for (int64_t i = 0; i < w->matches.n; i++) /* scales before their values are no match of their own */
+    if (rs_map_multiplies(w->source.model->tensors.at[match[i].key].dtype, to))
+      (void)rs_map_take_scales(&w->source, (int64_t)match[i].key);
   for (int64_t i = 0; i < w->matches.n; i++) {
     if (w->source.taken[match[i].key] != 0)
       continue;

@@ -38,7 +38,8 @@ static reshard_status check_source(const rs_dtype_choice *choice) {
 
 /* Matrices, or a list of them, of a dtype that scales are made for. */
 static bool takes_scales(const rs_model_tensor *t) {
-  return t->packed == 0 && rs_blocks_know(t->dtype) && (t->ndim == 2 || t->ndim == 3);
+  bool known = rs_blocks_know(t->dtype) || (t->cast && t->dtype == RESHARD_F8_E4M3); /* which is made of others */
+  return t->packed == 0 && known && (t->ndim == 2 || t->ndim == 3);
 }
 
 /* A rule says that a tensor has blocks: it is to get them, or has them. */
@@ -46,7 +47,7 @@ static reshard_status check_rule(rs_chooser *c, int64_t i) {
   const rs_model_tensor *t = &c->target->tensors.at[i];
   const char *name = rs_model_name(c->target, i);
   char quoted[RS_QUOTE], shape[RS_SHAPE_TEXT], blocks[RS_BLOCKS_TEXT];
-  if (takes_scales(t) || t->dtype == RESHARD_F8_E4M3)
+  if (takes_scales(t) || (t->dtype == RESHARD_F8_E4M3 && !t->cast))
     return RESHARD_SUCCESS;
   rs_error(RESHARD_ERROR_INVALID, "tensor '%s' is %s of shape %s: %s is for f32, f16 and bf16 of 2 dims, or 3",
            rs_quote(quoted, sizeof quoted, name), rs_type_text(t->dtype, t->packed),
@@ -61,6 +62,17 @@ static reshard_status choose_dtype(rs_chooser *c, int64_t i) {
   reshard_dtype said;
   RS_TRY(rs_layouts_dtype(choice->dst, rs_model_name(c->target, i), t->dtype, t->packed, true, &said, &to->blocks));
   to->to = said != RESHARD_DTYPE_NONE ? said : t->dtype;
+  to->multiplied = t->multiplied;
+  if (said == RESHARD_DTYPE_NONE)
+    to->blocks = t->blocks;
+  if (t->multiplied && !rs_blocks_know(to->to)) {
+    char quoted[RS_QUOTE];
+    const char *name = rs_model_name(c->target, i);
+    rs_error(RESHARD_ERROR_UNSUPPORTED,
+             "tensor '%s': the map multiplies f8_e4m3 by its scales, to f32, f16 or bf16, not to %s",
+             rs_quote(quoted, sizeof quoted, name), reshard_dtype_string(to->to));
+    return rs_layouts_error(choice->dst, name, RESHARD_ERROR_UNSUPPORTED);
+  }
   c->any = c->any || said != RESHARD_DTYPE_NONE || t->cast || choice->dtype != RESHARD_DTYPE_NONE;
   if (to->blocks.rows > 0)
     return check_rule(c, i);
@@ -135,7 +147,7 @@ static reshard_status judge_single(rs_chooser *c, int64_t i, bool has_scales) {
   if (rs_ends(name, RS_SCALES) && c->to[i].to != t->dtype)
     return rs_error(RESHARD_ERROR_INVALID, "tensor '%s' has scales: the values of that name without '%s' are missing",
                     quoted, RS_SCALES);
-  if (c->to[i].blocks.rows == 0 || t->dtype != RESHARD_F8_E4M3 || has_scales)
+  if (c->to[i].blocks.rows == 0 || t->dtype != RESHARD_F8_E4M3 || has_scales || t->cast)
     return RESHARD_SUCCESS;
   rs_error(RESHARD_ERROR_INVALID, "tensor '%s' is f8_e4m3, and to be %s: its scales, '%s%s', are missing", quoted,
            rs_blocks_text(blocks, &c->to[i].blocks), quoted, RS_SCALES);

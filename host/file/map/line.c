@@ -21,7 +21,9 @@
 typedef struct value {
   reshard_dtype dtype;
   uint8_t packed;
-  bool cast; /* some cast has said the dtype */
+  bool cast;             /* some cast has said the dtype, */
+  bool multiplied;       /* and multiplies by scales, */
+  reshard_blocks blocks; /* or makes scales */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
   int64_t first;
@@ -35,22 +37,27 @@ static const rs_model_tensor *tensor_at(const rs_map_work *w, int64_t i) { retur
 /* "4x8 bf16 ('name')": a shape in an error, and the first tensor that it comes from. */
 #define TERM (RS_SHAPE_TEXT + RS_QUOTE + 16)
 static const char *describe_typed(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
-                                  reshard_dtype dtype, int64_t tensor) {
+                                  const char *type, int64_t tensor) {
   char extents[RS_SHAPE_TEXT], name[RS_QUOTE];
   rs_text text = {.at = buffer, .size = TERM};
-  rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape),
-              rs_type_text(dtype, tensor_at(w, tensor)->packed),
+  rs_text_add(&text, "%s %s ('%s')", rs_shape_text(extents, ndim, shape), type,
               rs_quote(name, sizeof name, rs_model_name(w->source.model, tensor)));
   return buffer;
 }
 
 static const char *describe_term(char buffer[TERM], const rs_map_work *w, int ndim, const int64_t *shape,
                                  int64_t tensor) {
-  return describe_typed(buffer, w, ndim, shape, tensor_at(w, tensor)->dtype, tensor);
+  const rs_model_tensor *t = tensor_at(w, tensor);
+  return describe_typed(buffer, w, ndim, shape, rs_type_text(t->dtype, t->packed), tensor);
 }
 
 static const char *describe_value(char buffer[TERM], const rs_map_work *w, const value *v) {
-  return describe_typed(buffer, w, v->ndim, v->shape, v->dtype, w->regions.at[v->first].src);
+  char blocks[RS_BLOCKS_TEXT];
+  int64_t tensor = w->regions.at[v->first].src;
+  return describe_typed(buffer, w, v->ndim, v->shape,
+                        v->blocks.rows > 0 ? rs_blocks_text(blocks, &v->blocks)
+                                           : rs_type_text(v->dtype, tensor_at(w, tensor)->packed),
+                        tensor);
 }
 
 /* --- Dims -------------------------------------------------------------------------------------------------------- */
@@ -105,7 +112,8 @@ static reshard_status up_name(rs_map_work *w, int64_t tensor, value *v) {
 static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, int64_t i, value *all,
                                 const value *part) {
   bool stack = op->kind == RS_MAP_STACK, same = all->dtype == part->dtype && all->ndim == part->ndim;
-  same = same && all->packed == part->packed;
+  same = same && all->packed == part->packed && all->blocks.rows == part->blocks.rows &&
+         all->blocks.columns == part->blocks.columns && all->blocks.scales == part->blocks.scales;
   for (int d = 0; d < all->ndim && same; d++)
     same = all->shape[d] == part->shape[d] || (!stack && d == dim);
   int64_t offset = stack ? i : i > 0 ? all->shape[dim] : 0, end = 0;
@@ -125,17 +133,26 @@ static reshard_status join_part(rs_map_work *w, const rs_map_node *op, int dim, 
   if (!stack)
     all->shape[dim] = end;
   all->cast = all->cast || part->cast;
+  all->multiplied = all->multiplied || part->multiplied;
   return RESHARD_SUCCESS;
 }
 
-/* Gives a value, which no cast has made, another dtype. Numbers are then converted once, from the source's. */
+/* Gives a value, which no cast has made, another dtype. Numbers are then converted once, from the source's. Scales of
+ * FP8 go into the numbers that they multiply. */
 static reshard_status cast_value(rs_map_work *w, const rs_map_node *op, value *v) {
-  char text[TERM];
+  char text[TERM], blocks[RS_BLOCKS_TEXT];
   if (v->cast)
     return WRONG(w, op, "cast: a cast inside of a cast: %s", describe_value(text, w, v));
+  if (op->blocks.rows > 0 && (v->packed != 0 || !rs_blocks_know(v->dtype)))
+    return WRONG(w, op, "cast: %s is made of f32, f16 and bf16, not of %s", rs_blocks_text(blocks, &op->blocks),
+                 describe_value(text, w, v));
   if (v->dtype != op->dtype && (v->packed != 0 || !rs_cast_supported(v->dtype, op->dtype)))
     return WRONG(w, op, "cast: no cast to %s: %s", reshard_dtype_string(op->dtype), describe_value(text, w, v));
+  for (int64_t r = v->first; r < w->regions.n && rs_map_multiplies(v->dtype, op->dtype); r++)
+    if (w->regions.at[r].src >= 0 && rs_map_take_scales(&w->source, w->regions.at[r].src))
+      v->multiplied = true;
   v->dtype = op->dtype;
+  v->blocks = op->blocks;
   v->cast = true;
   return RESHARD_SUCCESS;
 }
@@ -262,15 +279,22 @@ static reshard_status apply_up(rs_map_work *w, int64_t at, value *v) {
 static reshard_status add_target_tensor(rs_map_work *w, const value *v) {
   const rs_map_source *s = &w->source;
   RS_TRY(rs_vec_reserve(&w->lines, w->lines.n + 1));
+  char blocks[RS_BLOCKS_TEXT], text[TERM];
+  if (v->blocks.rows > 0 && v->ndim != 2 && v->ndim != 3)
+    return rs_map_error(s->map, s->line->line, 0, "%s is of 2 dims, or 3: %s", rs_blocks_text(blocks, &v->blocks),
+                        describe_value(text, w, v));
   const char *source = rs_model_name(s->model, w->regions.at[v->first].src);
   bool solid = s->model->tensors.at[w->regions.at[v->first].src].solid;
   if (solid) /* the shape behind its name */
     RS_TRY(rs_map_text_add(&w->source, source + strlen(source),
                            rs_model_name_length(s->model, w->regions.at[v->first].src) - strlen(source)));
   RS_TRY(rs_model_add(w->target, w->where, s->text.at, (size_t)s->text.n, v->dtype, v->ndim, v->shape));
-  w->target->tensors.at[w->lines.n].packed = v->packed;
-  w->target->tensors.at[w->lines.n].cast = v->cast;
-  w->target->tensors.at[w->lines.n].solid = solid;
+  rs_model_tensor *made = &w->target->tensors.at[w->lines.n];
+  made->packed = v->packed;
+  made->cast = v->cast;
+  made->multiplied = v->multiplied;
+  made->blocks = v->blocks;
+  made->solid = solid;
   for (int64_t r = v->first; r < w->regions.n; r++)
     w->regions.at[r].dst = w->lines.n;
   w->lines.at[w->lines.n++] = s->line->line;
@@ -336,9 +360,11 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
   }
   RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + v->n));
   const rs_model_tensor *from = tensor_at(w, v->regions->src);
-  value made = {.dtype = w->cast != RESHARD_DTYPE_NONE ? w->cast : from->dtype,
+  value made = {.dtype = w->cast.cast ? w->cast.dtype : from->dtype,
                 .packed = from->packed,
-                .cast = w->cast != RESHARD_DTYPE_NONE,
+                .cast = w->cast.cast,
+                .multiplied = w->cast.multiplied,
+                .blocks = w->cast.blocks,
                 .ndim = v->ndim,
                 .first = w->regions.n};
   memcpy(made.shape, v->shape, sizeof made.shape);
@@ -445,7 +471,7 @@ reshard_status rs_map_apply_match(rs_map_work *w) {
     return add_target_tensor(w, &v);
   }
   rs_copy_region region = w->regions.at[--w->regions.n]; /* of a name, or of its cast */
-  w->cast = v.cast ? v.dtype : RESHARD_DTYPE_NONE;
+  w->cast = (rs_model_tensor){.dtype = v.dtype, .cast = v.cast, .multiplied = v.multiplied, .blocks = v.blocks};
   lower_value all = {.ndim = v.ndim, .n = 1, .regions = &region};
   memcpy(all.shape, v.shape, sizeof all.shape);
   return apply_down(w, line->target, &all);

@@ -12,7 +12,7 @@ typedef struct rs_map_work {
   char where[RS_WHERE];          /* file and line, before errors of the target's model */
   rs_map_matches matches, spare; /* of the line */
   reshard_model target;
-  reshard_dtype cast;    /* of the line, where a cast tensor is taken apart; else NONE */
+  rs_model_tensor cast;  /* of the line, what a cast says of tensors that one is taken apart in */
   RS_VEC(int64_t) lines; /* per tensor of the target: the line that made it */
   rs_copy_regions regions;
   RS_VEC(int64_t) ends; /* of the parts of the interleaves that are under way */

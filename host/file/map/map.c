@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "file/ground/file.h"
+#include "file/map/dtypes.h"
 #include "file/map/line.h"
 
 #include <stdio.h>
@@ -64,10 +65,32 @@ void reshard_map_free(reshard_map map) {
   free(map);
 }
 
+/* Scales that casts make, and those that they multiply by. */
+static reshard_status settle_scales(reshard_model source, reshard_model made, rs_copy_regions *regions) {
+  const rs_layouts none = {0};
+  const reshard_blocks no_blocks = {0};
+  reshard_convert_report report = {0};
+  rs_names names = {0};
+  int64_t number;
+  const rs_dtype_choice choice = {source, &names, regions, &none, &none, RESHARD_DTYPE_NONE, &no_blocks};
+  reshard_status status = rs_names_reserve(&names, source->tensors.n);
+  for (int64_t i = 0; i < source->tensors.n && status == RESHARD_SUCCESS; i++)
+    status = rs_names_put(&names, rs_model_name(source, i), strlen(rs_model_name(source, i)), &number);
+  RS_THEN(status, rs_dtypes_choose(&choice, made, &report));
+  rs_names_free(&names);
+  return status;
+}
+
 reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_model *target) {
   RS_TRY(RS_GIVEN("reshard_map_model", source, target));
   rs_copy_regions regions;
-  RS_TRY(rs_map_apply(map, source, target, &regions));
+  reshard_model made;
+  RS_TRY(rs_map_apply(map, source, &made, &regions));
+  reshard_status status = settle_scales(source, made, &regions);
   free(regions.at);
-  return RESHARD_SUCCESS;
+  if (status == RESHARD_SUCCESS)
+    *target = made;
+  else
+    reshard_model_free(made);
+  return status;
 }

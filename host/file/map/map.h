@@ -35,7 +35,8 @@ typedef struct rs_map_node {
   int ndims;
   int dims[RESHARD_MAX_DIMS]; /* as given before ';' */
   int64_t groups;             /* likewise, of an interleave */
-  reshard_dtype dtype;        /* likewise, of a cast */
+  reshard_dtype dtype;        /* likewise, of a cast, */
+  reshard_blocks blocks;      /* with scales for these; rows 0: none */
 } rs_map_node;
 
 /* One side is a name, or the source the cast of one. */

@@ -8,6 +8,7 @@
  * that is made from a match is found by bisection. */
 #include "file/map/names.h"
 
+#include "base/dtype.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -124,6 +125,27 @@ reshard_status rs_map_name(rs_map_source *s, const rs_map_node *name, const char
 static int64_t find_tensor(const rs_map_source *s) {
   int64_t i = first_from(s, s->text.at);
   return i < s->model->tensors.n && strcmp(s->names[i].name, s->text.at) == 0 ? s->names[i].tensor : -1;
+}
+
+bool rs_map_multiplies(reshard_dtype from, reshard_dtype to) { return from == RESHARD_F8_E4M3 && rs_blocks_know(to); }
+
+/* A name against that of the scales of values. */
+static int compare_to_scales(const char *name, const char *values) {
+  size_t length = strlen(values);
+  int order = strncmp(name, values, length);
+  return order != 0 ? order : strcmp(name + length, RS_SCALES);
+}
+
+bool rs_map_take_scales(rs_map_source *s, int64_t tensor) {
+  const char *values = rs_model_name(s->model, tensor);
+  int64_t low = 0, high = s->model->tensors.n;
+  RS_LOWER_BOUND(low, high, compare_to_scales(s->names[i].name, values) < 0);
+  if (low == s->model->tensors.n || compare_to_scales(s->names[low].name, values) != 0)
+    return false;
+  int64_t *taken = &s->taken[s->names[low].tensor];
+  if (*taken == 0)
+    *taken = s->line->line;
+  return true;
 }
 
 reshard_status rs_map_take(rs_map_source *s, const rs_map_node *name, int64_t *tensor) {

@@ -49,6 +49,11 @@ reshard_status rs_map_name(rs_map_source *s, const rs_map_node *name, const char
 reshard_status rs_map_text_add(rs_map_source *s, const char *from, size_t n);
 /* The tensor that a name stands for in this match, which the line takes. */
 reshard_status rs_map_take(rs_map_source *s, const rs_map_node *name, int64_t *tensor);
+#define RS_SCALES "_scale_inv" /* behind the name of the values */
+/* True where numbers of FP8 are multiplied by scales, if there are any, when they are cast. */
+bool rs_map_multiplies(reshard_dtype from, reshard_dtype to);
+/* False where a tensor has no scales; else the line takes them, if none has. */
+bool rs_map_take_scales(rs_map_source *s, int64_t tensor);
 /* s->spread = the tensors that a spread name stands for, by index, which the line takes. */
 reshard_status rs_map_take_all(rs_map_source *s, const rs_map_node *name);
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "file/map/names.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,18 @@ static reshard_status read_name(parser *s, rs_map_node *node) {
 /* A name or an operation, and the white space behind it. */
 static reshard_status read_expression(parser *s, int64_t *out);
 
+/* ":e8m0" behind the dtype of a cast, which is no size; it belongs to the name that was read. */
+static reshard_status read_scales(parser *s) {
+  const char *begin = s->p++;
+  while (isalnum((unsigned char)*s->p))
+    s->p++;
+  s->map->text.n--;
+  RS_TRY(put_text(s->map, begin, (size_t)(s->p - begin)));
+  RS_TRY(put_text(s->map, "", 1));
+  skip_blanks(s);
+  return RESHARD_SUCCESS;
+}
+
 /* Parts with ',' between them, and their sizes. */
 static reshard_status read_list(parser *s, rs_map_node *op) {
   op->parts = -1;
@@ -121,6 +134,10 @@ static reshard_status read_list(parser *s, rs_map_node *op) {
     else
       s->map->nodes.at[last].next = part;
     op->count++;
+    bool name = s->map->nodes.at[part].kind == RS_MAP_NAME;
+    if (op->kind == RS_MAP_CAST && op->dtype == RESHARD_DTYPE_NONE && name && s->p[0] == ':' &&
+        isalpha((unsigned char)s->p[1]))
+      RS_TRY(read_scales(s));
     if (*s->p == ':') {
       s->p++;
       skip_blanks(s);
@@ -171,12 +188,19 @@ static reshard_status take_dtype(parser *s, rs_map_node *op) {
   const rs_map_node *node = &s->map->nodes.at[op->parts];
   char text[RS_QUOTE];
   bool plain = op->count == 1 && node->kind == RS_MAP_NAME && node->stars == 0 && node->size < 0;
-  if (!plain || reshard_dtype_parse(s->map->text.at + node->text, &op->dtype) != RESHARD_SUCCESS ||
-      !rs_cast_knows(op->dtype))
-    return rs_map_error(s->map, node->line, node->column,
-                        "before ';' of a cast stands f64, f32, f16, bf16, f8_e4m3 or f8_e5m2, not '%s'",
-                        node->kind == RS_MAP_NAME ? rs_map_quote(text, sizeof text, s->map, node)
-                                                  : rs_map_kind_text(node->kind));
+  reshard_status status =
+      plain ? reshard_dtype_parse_blocks(s->map->text.at + node->text, &op->dtype, &op->blocks) : RESHARD_ERROR_INVALID;
+  if (status == RESHARD_ERROR_UNSUPPORTED) {
+    char why[256];
+    snprintf(why, sizeof why, "%s", reshard_last_error());
+    rs_map_error(s->map, node->line, node->column, "%s", why);
+    return status;
+  }
+  if (status != RESHARD_SUCCESS || !rs_cast_knows(op->dtype))
+    return rs_map_error(
+        s->map, node->line, node->column,
+        "before ';' of a cast stands f64, f32, f16, bf16, f8_e4m3, f8_e5m2 or f8_e4m3/128x128, not '%s'",
+        node->kind == RS_MAP_NAME ? rs_map_quote(text, sizeof text, s->map, node) : rs_map_kind_text(node->kind));
   return RESHARD_SUCCESS;
 }
 

@@ -92,6 +92,10 @@ static reshard_status set_multiplied(const rs_chooser *c, rs_copy_region *r) {
   RS_TRY(rs_layouts_dtype(c->choice->src, name, v->dtype, v->packed, false, &said, &r->blocks));
   RS_TRY(rs_scales_find(c->choice->names, name, &r->scales));
   rs_quote(a, sizeof a, name);
+  if (r->scales < 0 && c->target->tensors.at[r->dst].cast) { /* beside parts that have scales */
+    r->blocks.rows = 0;
+    return RESHARD_SUCCESS;
+  }
   if (r->scales < 0)
     return rs_error(RESHARD_ERROR_INVALID, "tensor '%s': its scales, '%s%s', are missing", a, a, RS_SCALES);
   s = &source->tensors.at[r->scales];
@@ -153,7 +157,8 @@ reshard_status rs_scales_settle(rs_chooser *c, int64_t *scaled) {
   int64_t n = c->target->tensors.n;
   bool any = false;
   for (int64_t i = 0; i < n; i++) {
-    bool made = c->to[i].blocks.rows > 0 && c->target->tensors.at[i].dtype != RESHARD_F8_E4M3;
+    const rs_model_tensor *t = &c->target->tensors.at[i];
+    bool made = c->to[i].blocks.rows > 0 && (t->dtype != RESHARD_F8_E4M3 || t->cast);
     if (!made)
       c->to[i].blocks.rows = 0;
     else

@@ -3,8 +3,7 @@
 #define RS_FILE_SCALES_H
 
 #include "file/map/dtypes.h"
-
-#define RS_SCALES "_scale_inv" /* behind the name of the values */
+#include "file/map/names.h"
 
 /* Choice for a tensor of the target. */
 typedef struct rs_chosen {

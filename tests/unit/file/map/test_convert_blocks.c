@@ -285,6 +285,40 @@ CASE(maps_make_blocks_of_what_they_put_together) {
   free(other);
 }
 
+/* The same by casts of maps, whatever stands around them; the way back takes the scales, too. */
+CASE(casts_of_maps_make_blocks_and_multiply_by_scales) {
+  static const struct {
+    const char *there, *back;
+    bool power;
+  } cases[] = {
+      {"w = cast(f8_e4m3/64x128; concat(0; w, w))\n", "w = cast(bf16; w)\n", false},
+      {"w = concat(0; cast(f8_e4m3/64x128:e8m0; w), cast(f8_e4m3/64x128:e8m0; w))\n", "* = cast(f32; *)\n", true},
+      {"w = concat(0; cast(f8_e4m3/64x128:f32; w), cast( f8_e4m3/64x128 ; w))",
+       "w = transpose(cast(f16; transpose(w)))", false},
+  };
+  matrices m = {RESHARD_BF16, 1, 192, 256}, twice = {RESHARD_BF16, 1, 384, 256};
+  char *data = write_numbers("in.safetensors", m), *both = malloc(2 * 192 * 256 * 2);
+  assert_non_null(both);
+  memcpy(both, data, 192 * 256 * 2);
+  memcpy(both + 192 * 256 * 2, data, 192 * 256 * 2);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    must_convert("in.safetensors", "q.safetensors", (options){.map = cases[i].there});
+    assert_int_equal(report.scaled, 1);
+    must_convert("q.safetensors", "back.safetensors", (options){.map = cases[i].back});
+    assert_int_equal(report.tensors, 1);
+    check_blocks("q.safetensors", both, twice, 64, 128, cases[i].power, "back.safetensors");
+  }
+  must_convert("in.safetensors", "q.safetensors", (options){.map = "w = cast(f8_e4m3/64x128; w)\n"});
+  must_convert("q.safetensors", "back.safetensors", (options){.map = "concat(0; a:64, w:128) = cast(bf16; w)"});
+  must_convert("in.safetensors", "q.safetensors",
+               (options){.map = "concat(0; a:64, w:128) = cast(f8_e4m3/64x128; w)\n"});
+  assert_int_equal(report.scaled, 2);
+  check_blocks("q.safetensors", data + 64 * 256 * 2, (matrices){RESHARD_BF16, 1, 128, 256}, 64, 128, false,
+               "back.safetensors");
+  free(data);
+  free(both);
+}
+
 #define T SCRATCH_TENSOR
 #define MIXED \
   "{" T("w", "BF16", "[4,8]", "[0,64]") "," T("v", "F32", "[4]", "[64,80]") "," T( \
@@ -318,6 +352,52 @@ CASE(what_takes_no_scales_stays_and_a_rule_goes_first) {
   must_convert("odd.safetensors", "q.safetensors",
                (options){.dtype = "bf16", .src = "w rank(0) f8_e4m3/3x4\n* rank(0)\n"});
   assert_int_equal(report.tensors, 1);
+}
+
+/* Names of what a map makes of a file, with ' ' between. */
+static const char *list_made(const char *file, const char *text) {
+  static char names[256];
+  reshard_model source, target;
+  reshard_map map;
+  assert_int_equal(reshard_map_parse(text, "m", &map), RESHARD_SUCCESS);
+  assert_int_equal(reshard_model_open(scratch_path(file), &source), RESHARD_SUCCESS);
+  if (reshard_map_model(map, source, &target) != RESHARD_SUCCESS)
+    fail_msg("%s: %s", text, reshard_last_error());
+  names[0] = '\0';
+  for (int64_t i = 0; i < reshard_model_count(target); i++) {
+    reshard_model_tensor t;
+    assert_int_equal(reshard_model_get(target, i, &t), RESHARD_SUCCESS);
+    snprintf(names + strlen(names), sizeof names - strlen(names), "%s %s ", t.name, reshard_dtype_string(t.dtype));
+  }
+  reshard_model_free(source);
+  reshard_model_free(target);
+  reshard_map_free(map);
+  return names;
+}
+
+CASE(models_of_maps_have_scales_that_casts_make_and_lack_those_they_take) {
+  reshard_model_tensor t;
+  int64_t n;
+  scratch_safetensors("in.safetensors", MIXED, 128, 1);
+  assert_string_equal(list_made("in.safetensors", "a = cast(f8_e4m3/2x4:e8m0; w)\n* = *\n"),
+                      "a f8_e4m3 v f32 i i64 d f64 a_scale_inv f8_e8m0 ");
+  scratch_safetensors("pair.safetensors",
+                      "{" T("w_scale_inv", "F32", "[2,2]", "[0,16]") "," T("w", "F8_E4M3", "[4,8]", "[16,48]") "," T(
+                          "x", "F8_E4M3", "[4,8]", "[48,80]") "}",
+                      80, 1);
+  assert_string_equal(list_made("pair.safetensors", "* = *"), "w_scale_inv f32 w f8_e4m3 x f8_e4m3 ");
+  assert_string_equal(list_made("pair.safetensors", "a.* = cast(bf16; *)"), "a.w bf16 a.x bf16 ");
+  assert_string_equal(list_made("pair.safetensors", "y = concat(0; cast(f32; x), cast(f32; w))"), "y f32 ");
+  /* a rule goes before the cast */
+  options with = {.map = "w = cast(f8_e4m3/2x4; w)\n* = *\n", .dst = "w rank(0) f8_e4m3/4x8\n* rank(0)\n"};
+  must_convert("in.safetensors", "q.safetensors", with);
+  free(scratch_tensor("q.safetensors", "w_scale_inv", &t, &n));
+  assert_int_equal(n, 1);
+  with.dst = "w rank(0) f16\n* rank(0)\n";
+  must_convert("in.safetensors", "q.safetensors", with);
+  assert_int_equal(report.scaled, 0);
+  free(scratch_tensor("q.safetensors", "w", &t, &n));
+  assert_int_equal(t.dtype, RESHARD_F16);
 }
 
 CASE(blocks_that_mean_nothing_are_refused_and_nothing_is_written) {
@@ -383,6 +463,31 @@ CASE(blocks_that_mean_nothing_are_refused_and_nothing_is_written) {
        {.dtype = "bf16", .src = "w rank(0) f8_e4m3/4x4\n* rank(0)\n"},
        RESHARD_ERROR_INVALID,
        "scales 'w_scale_inv' of shape 2x2 are not one for each block of 'w'"},
+      {MIXED,
+       128,
+       {.map = "w = cast(f8_e4m3/2x4; d)\n"},
+       RESHARD_ERROR_INVALID,
+       "m:1:5: cast: f8_e4m3/2x4 is made of f32, f16 and bf16, not of 2x2 f64 ('d')"},
+      {MIXED,
+       128,
+       {.map = "* = *\nv2 = cast(f8_e4m3/2x4:e8m0; v)\n"},
+       RESHARD_ERROR_INVALID,
+       "m:2: f8_e4m3/2x4:e8m0 is of 2 dims, or 3: 4 f8_e4m3/2x4:e8m0 ('v')"},
+      {MIXED,
+       128,
+       {.map = "w = concat(0; cast(f8_e4m3/2x4; w), cast(f8_e4m3; w))\n"},
+       RESHARD_ERROR_INVALID,
+       "m:1:5: concat along dim 0: 4x8 f8_e4m3/2x4 ('w') and 4x8 f8_e4m3 ('w') do not fit"},
+      {PAIR,
+       48,
+       {.map = "w_scale_inv = w_scale_inv\nw = cast(bf16; w)\n"},
+       RESHARD_ERROR_INVALID,
+       "the map casts 'w' beside 'w_scale_inv'"},
+      {PAIR,
+       48,
+       {.map = "w = cast(bf16; w)\n", .dst = "* rank(0) f8_e5m2\n"},
+       RESHARD_ERROR_UNSUPPORTED,
+       "dst: r:1:3: tensor 'w': the map multiplies f8_e4m3 by its scales, to f32, f16 or bf16, not to f8_e5m2"},
       {PAIR, 48, {.dtype = "f64"}, RESHARD_ERROR_UNSUPPORTED, "tensor 'w' is f8_e4m3 with scales in 'w_scale_inv'"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

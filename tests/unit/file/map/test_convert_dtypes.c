@@ -167,7 +167,7 @@ CASE(what_has_no_meaning_is_refused_and_nothing_is_written) {
        "dst: r:1:5: tensor 'w_scale_inv' is f32 beside 'w': neither is converted by itself to bf16"},
       {quantised, 12, 0, NULL, "w rank(0) f8_e5m2\n* rank(0)\n", NULL, RESHARD_ERROR_INVALID,
        "dst: r:1:3: tensor 'w' is f8_e4m3 beside 'w_scale_inv': neither is converted by itself to f8_e5m2"},
-      {quantised, 12, 0, NULL, NULL, "w = cast(bf16; w)\n* = *", RESHARD_ERROR_INVALID,
+      {quantised, 12, 0, NULL, NULL, "w = cast(f64; w)\n* = *", RESHARD_ERROR_INVALID,
        "the map casts 'w' beside 'w_scale_inv'"},
       {quantised, 12, 0, NULL, NULL, "w_scale_inv = cast(bf16; w_scale_inv)\n* = *", RESHARD_ERROR_INVALID,
        "the map casts 'w_scale_inv' beside 'w'"},

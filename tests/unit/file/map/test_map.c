@@ -82,7 +82,8 @@ CASE(cast_gives_a_dtype_at_any_place_of_the_right_side) {
 }
 
 CASE(casts_that_have_no_meaning_are_refused) {
-  static const char wanted[] = "before ';' of a cast stands f64, f32, f16, bf16, f8_e4m3 or f8_e5m2, not";
+  static const char wanted[] =
+      "before ';' of a cast stands f64, f32, f16, bf16, f8_e4m3, f8_e5m2 or f8_e4m3/128x128, not";
   static const struct {
     const char *map, *at, *wrong; /* NULL: `wanted`, and this word */
   } texts[] = {
