@@ -8,7 +8,8 @@
 # 3: there is no GPU or nothing to build with. A missed goal is no failure: the table of the report shows it.
 #
 # Environment: RESHARD_PROGRAM      a program `reshard` that is there; reshard_gpu is beside it. Nothing is built then.
-#              RESHARD_GPU_PROGRAM  the program reshard_gpu, where it is elsewhere
+#                                   Steps that take reshard_micro are left out where it is not beside it, too.
+#              RESHARD_GPU_PROGRAM, RESHARD_MICRO_PROGRAM  those two, where they are elsewhere
 #              RESHARD_GPU_TINY     not empty: tiny sizes, for the test of this script
 #              RESHARD_GPU_SEED     the seed of random cases (default: the time)
 #              RESHARD_RESULTS      directory of the results (default profiles/results)
@@ -46,6 +47,7 @@ given=$total
 [[ $total =~ ^[1-9][0-9]{0,4}$ ]] || usage "--seconds: '$total' is no number of seconds"
 [ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2
 [ -z "${RESHARD_GPU_PROGRAM:-}" ] || RESHARD_GPU_PROGRAM=$(realpath "$RESHARD_GPU_PROGRAM") || exit 2
+[ -z "${RESHARD_MICRO_PROGRAM:-}" ] || RESHARD_MICRO_PROGRAM=$(realpath "$RESHARD_MICRO_PROGRAM") || exit 2
 [[ $directory == /* ]] || directory=$PWD/$directory
 [[ $results == /* ]] || results=$PWD/$results
 build=$directory/gpu prebuilt=$directory/gpu-sm_90 ready=$directory/gpu-ready
@@ -64,7 +66,7 @@ elif [ -n "$pages" ]; then
 fi
 
 # All names of steps, by the plan itself.
-names=$(listing=1 program='' micro='' work='' out='' gpus=0; set_sizes; plan; printf '%s\n' "${known[@]}")
+names=$(listing=1 program='' checker='' micro='' work='' out='' gpus=0; set_sizes; plan; printf '%s\n' "${known[@]}")
 if [ -n "$listing" ]; then
   awk -F'|' '{ printf "%-22s %3d s at most  %s\n", $1, $2, $3 }' <<<"$names"
   exit
@@ -97,14 +99,13 @@ nccl=$(find_nccl)
 # --- The programs -----------------------------------------------------------------------------------------------------
 if [ -n "${RESHARD_PROGRAM:-}" ]; then
   program=$RESHARD_PROGRAM
-  micro=${RESHARD_GPU_PROGRAM:-${program%/*}/reshard_gpu}
   runs "$program" || { cat "$work/info.txt" >&2; exit 1; }
   [ "$(grep -c '^cuda:' "$work/info.txt")" -gt 0 ] || lacking "$(sed -n 's/^CUDA *//p' "$work/info.txt")"
 fi
 report_begin || exit 1
 say "results go to $out"
 if [ -z "${RESHARD_PROGRAM:-}" ]; then
-  program=$ready/reshard micro=$ready/reshard_gpu
+  program=$ready/reshard
   if runs "$program"; then
     commit=$(sed -n 's/^commit: //p' "$ready/ready.txt" 2>/dev/null)
     built=", by the programs in $ready"
@@ -120,7 +121,7 @@ if [ -z "${RESHARD_PROGRAM:-}" ]; then
       grep -aE -A8 'error|CMake Error|FAILED|undefined' "$work/build.txt" | cut -c1-300 | head -60 >&2
       exit 1
     fi
-    program=$build/reshard micro=$build/reshard_gpu built=', built here'
+    program=$build/reshard built=', built here'
     runs "$program" || { cat "$work/info.txt" >&2; exit 1; }
   fi
 fi
@@ -133,9 +134,13 @@ clocks=$(describe_gpu)
 cat "$work/info.txt" >>"$out/log.txt"
 say "$gpu, commit $commit$built; $clocks"
 
-export program work
-export -f bench_cases describe_gpu_state measure_collectives nccl_processes profile_kernels run_tool time_start
+checker=${RESHARD_GPU_PROGRAM:-${program%/*}/reshard_gpu}
+micro=${RESHARD_MICRO_PROGRAM:-${program%/*}/reshard_micro}
+export program work micro
+export -f describe_gpu_state measure_collectives measure_rows measure_tiles nccl_processes profile_kernels run_tool \
+  time_start
 set_sizes
+find_micro
 plan
 [ -z "$quick" ] || say 'NCCL, PyTorch, sanitizers, profiles, tiles and sizes are left out, as --quick asks for'
 say "$failures of ${#steps[@]} steps failed or were not done, $left_out were left out; $out/report.md has all"

@@ -45,7 +45,7 @@ build_programs() { # in $build, by $nvcc, with options of CMake more
   [ -z "$arch" ] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$arch-real")
   CUDACXX=$nvcc cmake -S . -B "$build" "${options[@]}" "$@" || return
   local targets=(reshard_program reshard_gpu)
-  [ -z "${with_micro:-}" ] || grep -q '^benchmark_DIR:PATH=/' "$build/CMakeCache.txt" && targets+=(reshard_micro)
+  ! grep -q '^benchmark_DIR:PATH=/' "$build/CMakeCache.txt" || targets+=(reshard_micro)
   cmake --build "$build" -j "$cores" --target "${targets[@]}"
 }
 
@@ -77,7 +77,7 @@ make_ready() { # DIRECTORY COMMIT HOW PROGRAM...
 
 most_ready=$((24 << 20)) # bytes of what is carried to a machine
 prebuild() {
-  local nvcc build=$prebuilt arch=90 with_micro=1 bytes programs=() archive jansson=()
+  local nvcc build=$prebuilt arch=90 bytes programs=() archive jansson=()
   nvcc=$(find_tool nvcc)
   [ -n "$nvcc" ] || lacking "nvcc is missing: it is in the CUDA toolkit (CUDA_HOME, or in PATH)"
   # Archives where there are. Else libraries are found beside the programs, by a path that is for the program alone: the
@@ -88,7 +88,11 @@ prebuild() {
     -DCMAKE_EXE_LINKER_FLAGS='-Wl,--enable-new-dtags -static-libgcc' \
     -DCMAKE_CXX_STANDARD_LIBRARIES='-Wl,--no-as-needed -l:libgcc_s.so.1' "${jansson[@]}" || return
   programs=("$build/reshard" "$build/reshard_gpu")
-  [ ! -x "$build/reshard_micro" ] || programs+=("$build/reshard_micro")
+  if [ -x "$build/reshard_micro" ]; then
+    programs+=("$build/reshard_micro")
+  else
+    say 'no Google Benchmark here (Debian: libbenchmark-dev): without reshard_micro no copy is measured alone'
+  fi
   make_ready "$ready" "$(tell_commit)" './run gpu --prebuild' "${programs[@]}" || return
   bytes=$(cat "$ready"/* | wc -c)
   [ "$bytes" -le "$most_ready" ] || { printf 'run: gpu: %s has %d bytes, %d are wanted at most\n' "$ready" "$bytes" \

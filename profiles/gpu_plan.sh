@@ -6,11 +6,13 @@
 set_sizes() {
   cases=600 within=6 bytes=$((256 << 20)) side=8192 large=16384 iterations=20 sweep=(-b 64K -e 1G -f 4) few=(64K 256M)
   kinds=(copies 600 spans 300 casts 300 selections 300 storage 600)
+  tiles=(0 16384 32768 65536) # 0: by size
   if [ -n "${RESHARD_GPU_TINY:-}" ]; then
     cases=8 bytes=65536 side=64 large=64 iterations=2 sweep=(-b 64K -e 256K -f 2) few=(64K 512K)
-    kinds=(copies 4 spans 4 casts 4 selections 4 storage 4)
+    kinds=(copies 4 spans 4 casts 4 selections 4 storage 4) tiles=(0 65536)
   fi
   seed=${RESHARD_GPU_SEED:-$(date +%s)}
+  export RESHARD_MICRO_GPU_BYTES=$bytes RESHARD_MICRO_GPU_TURNS=$iterations
   first=${CUDA_VISIBLE_DEVICES:-0} first=${first%%,*} # the GPU that processes share
   columns=(--src 'chunk(0)' --dst 'chunk(1)' --dtype f32)
   bench=("$program" bench --device cuda -n "$iterations" -w 3 -c)
@@ -27,15 +29,25 @@ bench_step() { # NAME SECONDS WHAT BENCH-OPTION...
   step "$1" "$2" "$3" "${bench[@]}" "${@:4}" -J "$work/$1.json"
   measured "$1"
 }
+lacks() { # NAME SECONDS WHAT WHY: notes that the step cannot be; false where no reason is
+  [ -n "$4" ] && [ -z "$listing" ] && wanted "$1" || return 1
+  known+=("$1|$2|$3")
+  note "$1" lacking '' "$4"
+}
+no_micro=''
+find_micro() { # why the steps of reshard_micro cannot be
+  if [ ! -x "$micro" ]; then
+    no_micro="no ${micro##*/} in ${micro%/*}"
+  elif ! timeout -k 1 20 "$micro" --benchmark_list_tests >"$work/micro.txt" 2>&1 </dev/null; then
+    no_micro="${micro##*/} does not run here: $(tail -1 "$work/micro.txt")"
+  fi
+}
+micro_step() { lacks "$1" "$2" "$3" "$no_micro" || "${micro_by:-shell_step}" "$@"; } # NAME SECONDS WHAT FUNCTION...
 tool_step() { # NAME SECONDS WHAT TOOL ARGUMENT...: left out where the tool is not there or was refused
   local tool why
   tool=$(find_tool "$4") why=${refused[$4]:-}
   [ -n "$tool" ] || why="no $4"
-  if [ -n "$why" ] && [ -z "$listing" ] && wanted "$1"; then
-    known+=("$1|$2|$3")
-    note "$1" lacking '' "$why: its time goes to the next step"
-    return 1
-  fi
+  ! lacks "$1" "$2" "$3" "${why:+$why: its time goes to the next step}" || return 1
   shell_step "$1" "$2" "$3" "${tool_by:-run_tool}" "$tool" "${@:5}"
 }
 declare -A refused=()
@@ -55,23 +67,22 @@ plan() {
   shell_step nvidia-smi 5 'driver, clocks, ECC, power' describe_gpu_state
   shell_step start 10 'a process, from its start to its end' time_start "$program"
   if [ -z "$listing" ]; then
-    beside hold "$micro" hold
+    beside hold "$checker" hold
     for ((i = 0; i < 50; i++)); do grep -qs 'is open' "$work/hold.txt" || sleep 0.1; done
     beside import "$python" -c 'import torch' # so that its files are in memory when its step comes
   fi
   shell_step start-again 10 'the same with the GPU held open' time_start "$program"
-  probe ncu --metrics gpu__time_duration.sum --launch-count 1 --clock-control none "$micro" check --cases 1
-  probe compute-sanitizer --tool memcheck "$micro" check --cases 1
+  probe ncu --metrics gpu__time_duration.sum --launch-count 1 --clock-control none "$checker" check --cases 1
+  probe compute-sanitizer --tool memcheck "$checker" check --cases 1
   # --- 30 s: kernels, each kind in a program of its own
   for ((i = 0; i < ${#kinds[@]}; i += 2)); do
     kind=${kinds[i]}
-    step "kernels-$kind" 8 'against the CPU' "$micro" check --cases "${kinds[i + 1]}" --kind "$kind" --seed "$seed"
+    step "kernels-$kind" 8 'against the CPU' "$checker" check --cases "${kinds[i + 1]}" --kind "$kind" --seed "$seed"
   done
-  [ -n "${RESHARD_GPU_TINY:-}" ] || step kernels-large 10 'memory beyond 4 GiB' "$micro" check --cases 0 --large
+  [ -n "${RESHARD_GPU_TINY:-}" ] || step kernels-large 10 'memory beyond 4 GiB' "$checker" check --cases 0 --large
   group
   # --- 60 s: copies beside memcpy
-  shell_step bench 50 'every class of copy beside memcpy, data checked' bench_cases 12 "$micro" bench --bytes "$bytes" \
-    --iters "$iterations" --json "$work/bench.json"
+  micro_step bench 50 'every class of copy beside memcpy, data checked' measure_rows ^gpu_ 12 "$work/bench.json"
   measured bench
   group
   # --- 90 s: random cases against the oracle
@@ -122,25 +133,25 @@ plan() {
   group
   # --- 250 s: PyTorch
   step torch 60 "PyTorch's operations beside ours" env PYTHONUNBUFFERED=1 "$python" bench/compare/reshard_torch_gpu.py \
-    "$program" "$micro" "$side" "$bytes"
+    "$program" "${no_micro:-$micro}" "$side" "$bytes"
   group
   # --- 300 s: sanitizers
   for n in memcheck racecheck; do
-    tool_step "$n" 30 'compute-sanitizer of check' compute-sanitizer --tool $n --error-exitcode 9 "$micro" check \
+    tool_step "$n" 30 'compute-sanitizer of check' compute-sanitizer --tool $n --error-exitcode 9 "$checker" check \
       --cases 28 --seed "$seed"
   done
   group
   # --- 390 s: profiles
   n=()
   for kind in SpeedOfLight MemoryWorkloadAnalysis Occupancy LaunchStats WarpStateStats; do n+=(--section "$kind"); done
-  tool_by=profile_kernels tool_step ncu 90 'a launch of each kernel and grid, five sections' ncu \
-    "$out/kernels.ncu-rep" "${n[@]}" --filter-mode per-launch-config --launch-count 1 \
-    --kernel-name 'regex:copy_|cast|select' --clock-control none "$micro" bench --profile --bytes "$bytes"
+  RESHARD_MICRO_GPU_TURNS=0 micro_by=tool_step tool_by=profile_kernels micro_step ncu 90 \
+    'a launch of each kernel and grid, five sections' ncu "$out/kernels.ncu-rep" "${n[@]}" \
+    --filter-mode per-launch-config --launch-count 1 --kernel-name 'regex:copy_|cast|select' --clock-control none \
+    "$micro" --benchmark_filter='^gpu_(copy|fsdp|index|cast)'
   group
   # --- 440 s: tiles
-  step tiles 50 'how copies are best cut here' "$micro" bench --sweep --bytes "$bytes" --iters "$iterations" \
-    --json "$work/tiles.json"
-  measured tiles
+  micro_step tiles 50 'how copies are best cut here' measure_tiles "$work/tiles" "${tiles[@]}"
+  for n in "$work"/tiles-*.json; do n=${n##*/} && measured "${n%.json}"; done
   group
   # --- 480 s: sizes
   for path in direct packed; do
@@ -148,6 +159,6 @@ plan() {
   done
   bench_step packed-cyclic 10 'cyclic 64 to cyclic 96, packed' --shape "${side}x$side" --dtype f32 --ranks 4 \
     --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --path packed
-  tool_step initcheck 30 'compute-sanitizer of check' compute-sanitizer --tool initcheck --error-exitcode 9 "$micro" \
+  tool_step initcheck 30 'compute-sanitizer of check' compute-sanitizer --tool initcheck --error-exitcode 9 "$checker" \
     check --cases 28 --seed "$seed"
 }

@@ -30,11 +30,26 @@ describe_gpu() {
     printf "limit %s, ECC %s, %s C\n", $6, $7, $8 }' <<<"$line"
 }
 
-figure_of() { # STEP ROW: prints the figure of a row whose data were right; of several the last
+# A line "NAME|BYTES|US|KEY=NUMBER ..." for each row that reshard_micro, or the comparison with PyTorch, has printed.
+rows_of() { # STEP
+  [ -s "$work/$1.txt" ] || return 0
+  awk '/ us .* ?bytes=[0-9]/ {
+      name = us = bytes = more = ""
+      for (i = 1; i <= NF; i++)
+        if (us == "" && $(i + 1) == "us") us = $i
+        else if (us == "") name = name (i > 1 ? " " : "") $i
+        else if ($i ~ /^bytes=/) bytes = substr($i, 7)
+        else if (bytes != "") more = more (more != "" ? " " : "") $i
+      sub("(/iterations:1)?/manual_time$", "", name)
+      print name "|" bytes "|" us "|" more
+    }' "$work/$1.txt"
+}
+
+figure_of() { # STEP ROW, which is a name and a key: prints the figure; of several the last
   local alone
   [ -s "$work/$1.txt" ] || return 0
   if [ "$2" = meeting ]; then
-    alone=$(figure_of bench 'execute of 4 ranks, a rank')
+    alone=$(figure_of bench 'gpu_execute_4_ranks us')
     [ -z "$alone" ] || awk -v alone="$alone" '$1 ~ /^[0-9]+$/ && NF >= 9 && $9 == 0 { x = $4 }
       END { if (x != "") printf "%.2f\n", (x + 0 > alone + 0 ? (x - alone) / 2 : 0) }' "$work/$1.txt"
   elif [ "$2" = beyond ]; then
@@ -44,10 +59,10 @@ figure_of() { # STEP ROW: prints the figure of a row whose data were right; of s
     awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $8 > 0 && $9 == 0 { x = sprintf("%.3f", 1 / $8) } END { if (x != "") print x }' \
       "$work/$1.txt"
   else
-    row="$2" awk 'match($0, / +[0-9]+ B +[0-9.]+ us +/) && substr($0, 1, RSTART - 1) ~ "^(" ENVIRON["row"] ")$" {
-        split(substr($0, RSTART + RLENGTH), f, " ")
-        x = /WRONG DATA/ ? "" : f[1]
-      } END { if (x != "") print x }' "$work/$1.txt"
+    rows_of "$1" | awk -F'|' -v row="$2" 'BEGIN { key = row; sub(/.* /, "", key); sub(/ [^ ]*$/, "", row) }
+      $1 == row { n = split("us=" $3 " " $4, f, " ")
+        for (i = 1; i <= n; i++) if (index(f[i], key "=") == 1) x = substr(f[i], length(key) + 2)
+      } END { if (x != "") print x }'
   fi
 }
 
@@ -97,11 +112,14 @@ report_rounds() { # of the step nccl-host
     "the same from a graph" "$(us blocking_group_graph_us)"
 }
 
-report_rows() { # STEP TITLE: all rows that reshard_gpu, or the comparison with PyTorch, has printed
-  grep -qsE ' [0-9]+ B +[0-9.]+ us ' "$work/$1.txt" || return 0
-  printf '\n## %s\n\n| case | bytes | us | figure | |\n| --- | ---: | ---: | ---: | --- |\n' "$2"
-  sed -nE 's/^(.*[^ ]) +([0-9]+) B +([0-9.]+) us +([0-9.]*) *(.*)$/| \1 | \2 | \3 | \4 | \5 |/p' "$work/$1.txt"
-  sed -n 's/^\(.*\): ENDED THE PROGRAM/| \1 | - | - | - | ended the program/p' "$work/$1.txt"
+report_rows() { # STEP TITLE
+  local rows
+  rows=$(rows_of "$1")
+  [ -n "$rows" ] || return 0
+  printf '\n## %s\n\n| case | bytes | us | |\n| --- | ---: | ---: | --- |\n' "$2"
+  sed 's/^/| /; s/|/ | /2g; s/$/ |/' <<<"$rows"
+  sed -nE -e 's/^(.*): ENDED THE PROGRAM.*/| \1 | - | - | ended the program |/p' \
+    -e "s/^([^ ]*)\/iterations.* ERROR OCCURRED: '(.*)'/| \1 | - | - | \2 |/p" "$work/$1.txt"
 }
 
 report_policy() { # of the step tiles
@@ -109,7 +127,7 @@ report_policy() { # of the step tiles
   printf '\n## Settings\n\nTimes as multiples of memcpy'"'"'s, by bytes of a tile and the bulk copy engine.\n\n'
   printf '| copy | tiles, engine | x memcpy |\n| --- | --- | ---: |\n'
   sed -nE -e 's/^tiles of (.*), the bulk copy engine (.*)$/=\1, \2/p' \
-    -e 's/^(rows of .*[^ ]) +[0-9]+ B +[0-9.]+ us +([0-9.]+) x memcpy.*/\1|\2/p' \
+    -e 's/^(gpu_[^ ]*)\/iterations.* x_memcpy=([0-9.]+).*/\1|\2/p' \
     "$work/tiles.txt" | awk -F'|' '/^=/ { how = substr($0, 2); next }
       { printf "| %s | %s | %s |\n", $1, how, $2 }'
   printf '\n%s\n' "$(grep '^best: ' "$work/tiles.txt")"
@@ -119,8 +137,8 @@ report_kernels() { # ncu's figures
   local memcpy sms
   grep -qs '^"ID",' "$work/ncu.txt" || return 0
   # GB/s that memcpy reads and writes together, of the largest case
-  memcpy=$(sed -nE 's/^8 large boxes +([0-9]+) B .*; memcpy ([0-9.]+) us.*/\1 \2/p' "$work/bench.txt" 2>/dev/null |
-    awk 'NR == 1 { printf "%.0f", 2 * $1 / $2 / 1e3 }')
+  memcpy=$(sed -nE 's/^gpu_copy_boxes\/8\/.* bytes=([0-9]+) memcpy_us=([0-9.]+) .*/\1 \2/p' "$work/bench.txt" \
+    2>/dev/null | awk 'NR == 1 { printf "%.0f", 2 * $1 / $2 / 1e3 }')
   sms=$(sed -nE 's/.*"multiprocessors": *([0-9]+).*/\1/p' "$work/info.json" 2>/dev/null | head -1)
   printf '\n## Kernels\n\n%s\n%s\n\n' \
     'Bytes in flight are those that keep up the rate at 0.7 us from load to use, by the law of Little. DRAM bounds a' \

@@ -142,22 +142,60 @@ measured() { # NAME: appends the JSON of a step, which is then one line of measu
 }
 
 # --- Functions that steps run, by bash -c -----------------------------------------------------------------------------
-# All cases of reshard_gpu bench, although one ends it or hangs: it goes on behind that one. A case has so many seconds.
-bench_cases() { # SECONDS COMMAND...
-  local seconds=$1 text after=() at last='' failed=0 status
-  shift
-  text=$(mktemp "$work/cases.XXXXXX")
-  while :; do
+# Rows of reshard_micro, also where one ends it or hangs: it goes on behind that one. A row has so many seconds.
+measure_rows() { # FILTER SECONDS JSON
+  local text names=() status failed=0 begun
+  text=$(mktemp "$work/rows.XXXXXX")
+  mapfile -t names < <("$micro" --benchmark_list_tests --benchmark_filter="$1" 2>/dev/null)
+  [ ${#names[@]} -gt 0 ] || return 3
+  while [ ${#names[@]} -gt 0 ]; do
     status=0
-    "$@" --seconds "$seconds" "${after[@]}" 2>&1 | tee "$text" || status=${PIPESTATUS[0]}
-    [ "$status" != 3 ] || return 3
+    RESHARD_MICRO_SECONDS=$2 "$micro" --benchmark_filter="^($(IFS='|' && echo "${names[*]}"))\$" \
+      --benchmark_out="$3.new" 2>&1 | tee "$text" || status=${PIPESTATUS[0]}
     [ "$status" = 0 ] || failed=1
-    tail -3 "$text" | grep -qxF 'all cases done' && return "$failed"
-    at=$(sed -n 's/^> //p' "$text" | tail -1)
-    [ -n "$at" ] && [ "$at" != "$last" ] || return 1
-    echo "$at: ENDED THE PROGRAM, status $status"
-    last=$at after=(--after "$at")
+    begun=$(grep -c '^gpu_' "$text")
+    [ "$begun" != ${#names[@]} ] || mv "$3.new" "$3" # it is whole
+    names=("${names[@]:begun}")
+    [ ${#names[@]} -gt 0 ] || break
+    echo "${names[0]%%/iterations*}: ENDED THE PROGRAM, status $status"
+    names=("${names[@]:1}")
   done
+  return "$failed"
+}
+
+# Measures how copies are best cut on this GPU: bytes of a tile and the bulk copy engine or not, with these a thread's
+# loads, and for tiny rows the leap from which on tiles follow the source. What is faster by 1 % is better. The last
+# line says what to set.
+measure_tiles() { # JSON TILE...: the beginning of the names of files, and bytes of tiles
+  local json=$1 never=9223372036854775807 best='' least='' first='' fastest tile engine loads leap
+  local rows='^gpu_copy_(runs/(16384|4096|256)|shifted/4096)/'
+  try() { # FILTER TILE BULK_FROM LEAP LOADS
+    local tile='by size' engine=never mean
+    [ "$2" = 0 ] || tile="$(($2 / 1024)) KiB"
+    [ "$3" != 1 ] || engine='wherever it can'
+    [ "$4" = 0 ] || engine+=", leap $4"
+    [ "$5" = 0 ] || engine+=", $5 loads"
+    echo "tiles of $tile, the bulk copy engine $engine"
+    RESHARD_CUDA_TILE=$2 RESHARD_CUDA_BULK_FROM=$3 RESHARD_CUDA_LEAP=$4 RESHARD_CUDA_LOADS=$5 "$micro" \
+      --benchmark_filter="$1" --benchmark_out="$json-$2-$3-$4-$5.json" 2>&1 | tee "$work/tried" || return
+    mean=$(sed -n 's/^gpu_.* x_memcpy=//p' "$work/tried" | awk '{ sum += log($1) } END { print sum / NR }')
+    awk -v x="$mean" -v least="${least:-1e9}" 'BEGIN { exit !(x < least - 0.01) }' || return 0
+    least=$mean best=${*:2}
+  }
+  for tile in "${@:2}"; do
+    for engine in 1 "$never"; do
+      try "$rows" "$tile" "$engine" 0 0 || return
+      first=${first:-$least}
+    done
+  done
+  read -r tile engine _ <<<"$best"
+  for loads in 2 8; do try "$rows" "$tile" "$engine" 0 "$loads" || return; done
+  loads=${best##* } fastest=$least least=''
+  for leap in 0 32 128; do try '^gpu_copy_interleaved/' 0 1 "$leap" 0 || return; done
+  read -r _ _ leap _ <<<"$best"
+  printf 'best: RESHARD_CUDA_TILE=%s RESHARD_CUDA_BULK_FROM=%s RESHARD_CUDA_LEAP=%s RESHARD_CUDA_LOADS=%s, ' \
+    "$tile" "$engine" "$leap" "$loads"
+  awk "BEGIN { printf \"%.3f x the speed of tiles by size with the engine\n\", exp($first - $fastest) }"
 }
 
 # Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. Of

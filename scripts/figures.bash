@@ -27,7 +27,6 @@ run_peers() { # [OPTION...]: of bench/compare/peers.py
   python3 -c 'import ensurepip, venv' 2>/dev/null || build_packages+=(python3 python3-venv)
   need "${build_packages[@]}" openmpi-bin libopenmpi-dev libscalapack-openmpi-dev
   build_or_die release reshard_product
-  if nvidia-smi -L >/dev/null 2>&1; then make_build release reshard_gpu || true; fi # peers.py says that it is not there
   . "$root/bench/compare/environment.bash"
   make_environment "$python" 600 "${pins[@]}" || say "$why"
   python=$python/bin/python torch=${RESHARD_TEST_PYTHON:-}

@@ -31,21 +31,27 @@ def run(command):
     return done.stdout
 
 
-def torch_rows(text, bytes_of, memcpy_gbps, ranks):
-    """From the lines of reshard_torch_gpu.py, "N x N f32...: PyTorch T us, ours T us, ..."."""
+def torch_rows(text, memcpy_gbps, ranks):
+    """From the lines of reshard_torch_gpu.py, "reshard...  T us  bytes=N ours_us=T ..."."""
     rows = []
-    for side, how, theirs, ours in re.findall(r"^(\d+) x \d+ f32(.*): PyTorch ([\d.]+) us, ours ([\d.]+) us", text, re.MULTILINE):
-        gbps = [bytes_of(int(side)) / 1e3 / float(us) for us in (theirs, ours)]
-        rows.append(measured(f"{TORCH}, {side} x {side}", f"execute{how}", bytes_of(int(side)), gbps[:1], gbps[1:], [memcpy_gbps],
-                             "cuda", ranks))
+    for how, theirs, bytes_, ours in re.findall(r"^reshard(.*?) +([\d.]+) us +bytes=(\d+) ours_us=([\d.]+)", text, re.MULTILINE):
+        side = int((int(bytes_) / 4) ** 0.5)
+        gbps = [int(bytes_) / 1e3 / float(us) for us in (theirs, ours)]
+        rows.append(measured(f"{TORCH}, {side} x {side}", f"execute{how}", int(bytes_), gbps[:1], gbps[1:], [memcpy_gbps], "cuda",
+                             ranks))
     return rows
 
 
 def cub_rows(report):
-    """From the JSON of reshard_gpu bench: the batches of contiguous boxes."""
-    return [measured(f"{CUB}, {row['name']}", "batch of boxes", row["bytes"],
-                     *([row["bytes"] / 1e3 / row[time]] for time in (CUB, "time_us", "memcpy_us")), "cuda", 1)
-            for row in report["rows"] if row.get(CUB, 0) > 0]
+    """From the JSON of reshard_micro: the batches of contiguous boxes."""
+    rows = []
+    for row in report["benchmarks"]:
+        said = dict(word.split("=") for word in row.get("label", "").split())
+        if "cub_us" in said:
+            rows.append(measured(f"{CUB}, {row['name'].split('/iterations')[0]}", "batch of boxes", int(said["bytes"]),
+                                 *([int(said["bytes"]) / 1e3 / float(us)]
+                                   for us in (said["cub_us"], row["real_time"], said["memcpy_us"])), "cuda", 1))
+    return rows
 
 
 def gpu_rows(options, ranks, only):
@@ -53,7 +59,7 @@ def gpu_rows(options, ranks, only):
     if "gpu" in only and number == 0:
         rows += [skipped(name, "no GPU here") for name in (TORCH, CUB)]
     elif "gpu" in only:
-        program = os.path.join(options.build, "reshard")
+        program, micro = (os.path.join(options.build, name) for name in ("reshard", "reshard_micro"))
         with tempfile.TemporaryDirectory() as directory:
             report = os.path.join(directory, "report.json")
             try:
@@ -62,15 +68,13 @@ def gpu_rows(options, ranks, only):
                 with open(report) as file:
                     memcpy = json.load(file)["rows"][0]["memcpy_gbps"]
                 script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reshard_torch_gpu.py")
-                rows += torch_rows(run([options.torch_python, script, program, str(options.side)]), lambda n: 4 * n * n, memcpy,
-                                   ranks)
+                rows += torch_rows(run([options.torch_python, script, program, micro, str(options.side)]), memcpy, ranks)
             except RuntimeError as reason:
                 rows.append(skipped(TORCH, str(reason)))
             try:
-                run([os.path.join(options.build, "reshard_gpu"), "bench", "--json", report])
+                run([micro, "--benchmark_filter=^gpu_copy_(boxes|spans)/", f"--benchmark_out={report}"])
                 with open(report) as file:
-                    found = cub_rows(json.load(file))
-                rows += found or [skipped(CUB, "not built in: no CUB where the kernels were compiled")]
+                    rows += cub_rows(json.load(file))
             except RuntimeError as reason:
                 rows.append(skipped(CUB, str(reason)))
     if "m2n" in only:

@@ -1,15 +1,16 @@
 """PyTorch's own operations beside ours on one GPU: one operation a line, then those of a reshard together.
 
-    python bench/compare/reshard_torch_gpu.py build/reshard build/reshard_gpu [SIDE [BYTES]]
+    python bench/compare/reshard_torch_gpu.py build/reshard build/reshard_micro [SIDE [BYTES]]
 
 with an interpreter that has torch for CUDA; without it the exit status is 77. Single operations move as many bytes as the
-cases of reshard_gpu bench that they stand beside. A reshard from rows to columns is what a sharded tensor's does, with the
+rows of reshard_micro that they stand beside; without that program they are left out, with what is in its place as the reason. A reshard from rows to columns is what a sharded tensor's does, with the
 copies in place of an all-to-all: each rank selects its rows in the order of the new placement, splits them by the new shards,
 makes the pieces contiguous; these are copied to who gets them, and there joined. All is compared by the time of the device,
 with empty caches; a small reshard by the time of a call in a loop, where the host's work counts. Lines with a figure, which
 is our speed over PyTorch's, are read by ./run gpu. An operation that this PyTorch lacks is told in a line."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -84,13 +85,14 @@ def ours(program, side, *options):
         return json.load(open(file.name))["rows"][0]
 
 
-def ours_alone(micro, bytes):
-    """Times and bytes of the cases of reshard_gpu bench that PyTorch's operations stand beside."""
-    names = ["index_select ", "transposing pack of ", "8 large boxes", "FSDP copy-", "cast f32 to bf16"]
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run([micro, "bench", "--bytes", str(bytes), "--iters", str(TURNS), "--only", "|".join(names),
-                        "--json", file.name], check=True, stdout=subprocess.DEVNULL)
-        return {row["name"]: row for row in json.load(open(file.name))["rows"]}
+def ours_alone(micro):
+    """Times and bytes of the rows of reshard_micro that PyTorch's operations stand beside."""
+    env = {**os.environ, "RESHARD_MICRO_GPU_BYTES": str(many), "RESHARD_MICRO_GPU_TURNS": str(TURNS)}
+    rows = "^gpu_(index_select/65536|copy_transpose/[124]|copy_boxes/8|fsdp_copy_out|fsdp_copy_in|cast_f32_bf16)/"
+    said = subprocess.run([micro, f"--benchmark_filter={rows}", "--benchmark_format=json"], check=True, env=env,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return {row["name"].split("/iterations")[0]: (int(row["label"].split()[0].removeprefix("bytes=")), row["real_time"])
+            for row in json.loads(said)["benchmarks"]}
 
 
 def filled(*shape, dtype):
@@ -121,7 +123,7 @@ def join(bytes):
     return lambda: torch.cat(pieces, out=out)
 
 
-# The layer of bench/gpu/copies.c: rows of a tensor, elements of a row.
+# The layer of bench/micro/gpu_copies.c: rows of a tensor, elements of a row.
 LAYER = [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336), (4096, 1), (4096, 1)]
 WORLD = 8
 
@@ -150,7 +152,7 @@ def narrow(bytes):
 
 
 def row(name, bytes, theirs, mine):
-    print(f"{name:<38} {bytes:>11} B  {theirs:9.1f} us  {theirs / mine:6.3f} x PyTorch's speed; ours {mine:.1f} us", flush=True)
+    print(f"{name:<38} {theirs:9.1f} us  bytes={bytes} ours_us={mine:.1f} x_pytorch={theirs / mine:.3f}", flush=True)
 
 
 program, micro = sys.argv[1:3]
@@ -158,20 +160,24 @@ side = int(sys.argv[3]) if len(sys.argv) > 3 else 8192
 many = int(sys.argv[4]) if len(sys.argv) > 4 else 256 << 20
 print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, {RANKS} ranks", flush=True)
 
-alone = ours_alone(micro, many)
-selects = [name for name in alone if name.startswith("index_select") and name.endswith("bf16")]
+alone = ours_alone(micro) if os.path.exists(micro) else None
+if alone is None:
+    print(f"single operations are left out: {micro}", flush=True)
 for name, case, make in (
-        ("index_select", selects[-1], select),
-        ("transpose of f32", "transposing pack of 4-byte elements", transpose(torch.float32, 4)),
-        ("transpose of bf16", "transposing pack of 2-byte elements", transpose(torch.bfloat16, 2)),
-        ("transpose of u8", "transposing pack of 1-byte elements", transpose(torch.uint8, 1)),
-        ("cat", "8 large boxes", join),
-        ("split_with_sizes_copy", "FSDP copy-out, a layer of llama-3.1-8b", copy_out),
-        ("_chunk_cat", "FSDP copy-in, a layer of llama-3.1-8b", copy_in),
-        ("to(bf16)", "cast f32 to bf16", narrow)):
+        ("index_select", "gpu_index_select/65536", select),
+        ("transpose of f32", "gpu_copy_transpose/4", transpose(torch.float32, 4)),
+        ("transpose of bf16", "gpu_copy_transpose/2", transpose(torch.bfloat16, 2)),
+        ("transpose of u8", "gpu_copy_transpose/1", transpose(torch.uint8, 1)),
+        ("cat", "gpu_copy_boxes/8", join),
+        ("split_with_sizes_copy", "gpu_fsdp_copy_out", copy_out),
+        ("_chunk_cat", "gpu_fsdp_copy_in", copy_in),
+        ("to(bf16)", "gpu_cast_f32_bf16", narrow)):
+    if alone is None:
+        break
     try:
-        work = make(alone[case]["bytes"])
-        row(name, alone[case]["bytes"], device_us([work]), alone[case]["time_us"])
+        bytes_, mine = alone[case]
+        work = make(bytes_)
+        row(name, bytes_, device_us([work]), mine)
         work = None
     except (AttributeError, NotImplementedError, RuntimeError, TypeError) as lacking:
         print(f"{name}: not here: {str(lacking).splitlines()[0]}", flush=True)

@@ -1,111 +1,75 @@
-/* Copies within the memory of a GPU, timed by its events with none of their data in its caches: runs of so many bytes,
- * transposes of elements of so many; gpu_memcpy is the straight copy of as many bytes. RESHARD_MICRO_GPU_BYTES sets how
- * many, else 256 MiB. */
-#include "bench/micro/micro.h"
+#include "bench/micro/gpu.h"
 
-#include "bench/gpu/context.h"
-
-#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-typedef struct gpu_bench {
-  gpu_context context;
-  gpu_program copy;
-  gpu_memcpy straight;
-  char *src, *dst;
-  int64_t bytes;
-  double seconds; /* of the last run */
-} gpu_bench;
-
-static gpu_bench *gpu_open(void) {
-  const char *given = getenv("RESHARD_MICRO_GPU_BYTES");
-  gpu_bench *b = calloc(1, sizeof *b);
-  if (b == NULL)
-    return NULL;
-  gpu_context_open(&b->context);
-  b->bytes = given != NULL ? strtoll(given, NULL, 10) & -4096 : 256 << 20;
-  if (b->bytes < 1 << 16)
-    cli_exit(EXIT_USAGE, "RESHARD_MICRO_GPU_BYTES: '%s' is no number of 65536 or more", given);
-  b->src = gpu_context_alloc(&b->context, 2 * b->bytes);
-  b->dst = gpu_context_alloc(&b->context, b->bytes);
-  CLI_TRY("", b->context.gpu->memory->memset(b->context.gpu, b->src, 1, (size_t)(2 * b->bytes), b->context.stream[0]));
-  b->straight = (gpu_memcpy){&b->context, b->dst, b->src, b->bytes};
-  return b;
+static int64_t read_number(const char *name, int64_t least, int64_t otherwise) {
+  const char *given = getenv(name);
+  if (given == NULL)
+    return otherwise;
+  char *end;
+  int64_t value = strtoll(given, &end, 10);
+  if (end == given || *end != '\0' || value < least)
+    cli_exit(EXIT_USAGE, "%s: '%s' is no number of %lld or more", name, given, (long long)least);
+  return value;
 }
 
-static void gpu_drop(void *state) {
-  gpu_bench *b = state;
-  if (b->copy.program != NULL)
-    b->context.gpu->work->release(b->context.gpu, b->copy.program);
-  gpu_context_free(&b->context, b->src);
-  gpu_context_free(&b->context, b->dst);
-  gpu_context_close(&b->context);
-  free(b);
+void *gpu_row_open(int64_t parameter, int64_t *items) {
+  gpu_row *x = cli_alloc(1, sizeof *x);
+  *items = 0;
+  x->parameter = parameter;
+  x->most = read_number("RESHARD_MICRO_GPU_BYTES", 1 << 16, 256 << 20);
+  x->turns = read_number("RESHARD_MICRO_GPU_TURNS", 0, 20);
+  x->small = x->most < 64 << 20;
+  gpu_context_open(&x->context);
+  return x;
 }
 
-static void compile_copy(gpu_bench *b, int32_t width, const rs_axis axes[2]) {
-  rs_copies copies = {0};
-  b->copy.b = &b->context;
-  CLI_TRY("", rs_copies_add(&copies, b->src, b->dst, width, 2, axes));
-  CLI_TRY("", b->context.gpu->work->compile(b->context.gpu, &copies, copies.bytes, &b->copy.program));
-  rs_copies_free(&copies);
+void gpu_row_close(void *row) {
+  gpu_row *x = row;
+  gpu_context_close(&x->context);
+  free(x);
 }
 
-/* Runs of so many bytes: every second of the source, one behind the other in the destination. */
-static void *runs_make(int64_t run, int64_t *items) {
-  gpu_bench *b = gpu_open();
-  if (b == NULL)
-    return NULL;
-  const rs_axis axes[] = {{b->bytes / run, 2 * run, run}, {run / 4, 4, 4}};
-  b->bytes = b->bytes / run * run;
-  *items = b->bytes / run;
-  compile_copy(b, 4, axes);
-  return b;
+void gpu_row_set(gpu_row *x, int64_t bytes, double seconds) {
+  x->bytes = bytes;
+  x->seconds = seconds;
+  snprintf(x->note, sizeof x->note, "bytes=%lld", (long long)bytes);
 }
 
-static void *transpose_make(int64_t width, int64_t *items) {
-  gpu_bench *b = gpu_open();
-  if (b == NULL)
-    return NULL;
-  int64_t n = (int64_t)sqrt((double)b->bytes / (double)width) & -8;
-  const rs_axis axes[] = {{n, width, n * width}, {n, n * width, width}};
-  b->bytes = n * n * width;
-  *items = n * n;
-  compile_copy(b, (int32_t)width, axes);
-  return b;
+void gpu_row_add(gpu_row *x, const char *key, double value) {
+  size_t at = strlen(x->note);
+  snprintf(x->note + at, sizeof x->note - at, " %s=%.3f", key, value);
 }
 
-static void *memcpy_make(int64_t unused, int64_t *items) {
-  (void)unused;
-  *items = 1;
-  return gpu_open();
+void gpu_row_add_memcpy(gpu_row *x, double seconds) {
+  gpu_row_add(x, "memcpy_us", 1e6 * seconds);
+  gpu_row_add(x, "x_memcpy", x->seconds / seconds);
+  gpu_row_add(x, "of_memcpy", seconds / x->seconds);
 }
 
-static int gpu_run(void *state) {
-  gpu_bench *b = state;
-  b->seconds = b->copy.program != NULL ? gpu_context_time(&b->context, gpu_program_run, &b->copy, 1, 0)
-                                       : gpu_context_time(&b->context, gpu_memcpy_run, &b->straight, 1, 0);
-  return 0;
+int gpu_row_here(void) { return gpu_why_none() == NULL; }
+int64_t gpu_row_bytes(const void *row) { return ((const gpu_row *)row)->bytes; }
+double gpu_row_seconds(const void *row) { return ((const gpu_row *)row)->seconds; }
+const char *gpu_row_note(const void *row) { return ((const gpu_row *)row)->note; }
+
+void gpu_row_measure(gpu_row *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds) {
+  gpu_context *b = &x->context;
+  for (int i = 0; x->turns == 0 && i < n; i++) {
+    CLI_TRY("", runners[i].work(runners[i].user, b->stream[0]));
+    seconds[i] = 1;
+  }
+  if (x->turns == 0)
+    return;
+  double *times = cli_alloc(n * x->turns, sizeof *times);
+  b->hold = 1;
+  for (int64_t t = -1; t < x->turns; t++)
+    for (int i = 0; i < n; i++) {
+      double one = gpu_context_time(b, runners[i].work, runners[i].user, sets, runners[i].size);
+      if (t >= 0)
+        times[i * x->turns + t] = one;
+    }
+  for (int i = 0; i < n; i++)
+    seconds[i] = cli_median(times + i * x->turns, x->turns);
+  free(times);
 }
-
-static int64_t gpu_bytes(const void *state) { return ((const gpu_bench *)state)->bytes; }
-static double gpu_seconds(const void *state) { return ((const gpu_bench *)state)->seconds; }
-static int gpu_here(void) { return gpu_why_none() == NULL; }
-
-#define CASE(name, parameter, make) \
-  { name, parameter, 0, make, gpu_run, gpu_drop }
-
-static const micro_case micro_gpu[] = {
-    CASE("gpu_copy_runs", 16, runs_make),
-    CASE("gpu_copy_runs", 64, runs_make),
-    CASE("gpu_copy_runs", 256, runs_make),
-    CASE("gpu_copy_runs", 4096, runs_make),
-    CASE("gpu_copy_runs", 65536, runs_make),
-    CASE("gpu_copy_transpose", 1, transpose_make),
-    CASE("gpu_copy_transpose", 2, transpose_make),
-    CASE("gpu_copy_transpose", 4, transpose_make),
-    CASE("gpu_copy_transpose", 8, transpose_make),
-    CASE("gpu_memcpy", 0, memcpy_make),
-    {NULL, 0, 0, NULL, NULL, NULL},
-};
-MICRO_TABLE_TIMED(micro_gpu, gpu_bytes, gpu_seconds, gpu_here)

@@ -12,34 +12,52 @@
 #include <memory>
 #include <streambuf>
 #include <string>
+#include <unistd.h>
 
 namespace {
 
 micro_table *tables; // of all files
+bool failed;         // a case
+
+void fail(benchmark::State &state, const char *why) {
+  state.SkipWithError(why);
+  failed = true;
+}
+
+// Ends the program where the case takes longer than RESHARD_MICRO_SECONDS: its signal reaches one that waits for a
+// kernel, too.
+void limit_case() {
+  if (const char *seconds = std::getenv("RESHARD_MICRO_SECONDS"))
+    alarm(static_cast<unsigned>(std::atoi(seconds)));
+}
 
 void run_case(benchmark::State &state, const micro_case *c, const micro_table *table) {
   int64_t items = 0;
+  limit_case();
   void *made = c->make(c->parameter, &items);
   if (made == nullptr) {
-    state.SkipWithError("the case could not be made");
+    fail(state, "the case could not be made");
     return;
   }
-  if (c->iterations > 0 && c->run(made) != 0) { // untimed: it meets new memory
-    state.SkipWithError("the run failed");
+  if (c->iterations > 0 && table->seconds == nullptr && c->run(made) != 0) { // untimed: it meets new memory
+    fail(state, "the run failed");
     c->drop(made);
     return;
   }
   for (auto _ : state) {
     if (c->run(made) != 0) {
-      state.SkipWithError("the run failed");
+      fail(state, "the run failed");
       break;
     }
     if (table->seconds != nullptr)
       state.SetIterationTime(table->seconds(made));
   }
-  state.SetItemsProcessed(items * static_cast<int64_t>(state.iterations()));
+  if (items > 0)
+    state.SetItemsProcessed(items * static_cast<int64_t>(state.iterations()));
   if (table->bytes != nullptr)
     state.SetBytesProcessed(table->bytes(made) * static_cast<int64_t>(state.iterations()));
+  if (table->note != nullptr)
+    state.SetLabel(table->note(made));
   c->drop(made);
 }
 
@@ -145,5 +163,5 @@ int micro_main(int argc, char **argv) {
   reporter->SetErrorStream(&errors);
   benchmark::RunSpecifiedBenchmarks(reporter.get());
   reporter->SetErrorStream(&std::cerr);
-  return 0;
+  return failed ? 1 : 0;
 }

@@ -65,11 +65,15 @@ for given, quick, name, turns in ((None, False, "numpy", 5), (None, False, "mpi"
                                   (3, False, "mpi", 3)):
     assert turns_of(SimpleNamespace(turns=given, quick=quick), name) == turns, (given, quick, name)
 
-rows = torch_rows("NVIDIA, torch 2.15, 4 ranks\n64 x 64 f32, from a graph: PyTorch 16.0 us, ours 2.0 us, 3 sets of buffers\n",
-                  lambda n: 4 * n * n, 12.0, 4)
-assert len(rows) == 1 and rows[0]["ours"] == "execute, from a graph" and rows[0]["bytes"] == 16384, rows
+rows = torch_rows("NVIDIA, torch 2.15, 4 ranks\ncat  3.0 us  bytes=8 ours_us=2.0 x_pytorch=1.500\n"
+                  "reshard from a graph       16.0 us  bytes=16384 ours_us=2.0 x_pytorch=8.000\n", 12.0, 4)
+assert len(rows) == 1 and rows[0]["ours"] == "execute from a graph" and rows[0]["bytes"] == 16384, rows
+assert rows[0]["peer"].endswith(", 64 x 64"), rows
 assert (rows[0]["gbps"], rows[0]["ours_gbps"], rows[0]["memcpy_gbps"]) == (1.024, 8.192, 12.0), rows
-rows = cub_rows({"rows": [{"name": "box copy", "bytes": 5, "time_us": 1, "memcpy_us": 1},
-                          {"name": "8 boxes", "bytes": 4000, "time_us": 2, "memcpy_us": 1, "cub::DeviceMemcpy": 4}]})
+rows = cub_rows({"benchmarks": [{"name": "gpu_copy_runs/8", "real_time": 1.0, "label": "bytes=5 memcpy_us=1.0"},
+                                {"name": "gpu_execute", "real_time": 1.0},
+                                {"name": "gpu_copy_boxes/8/iterations:1/manual_time", "real_time": 2.0,
+                                 "label": "bytes=4000 memcpy_us=1.0 cub_us=4.0"}]})
 assert len(rows) == 1 and (rows[0]["gbps"], rows[0]["ours_gbps"], rows[0]["memcpy_gbps"]) == (1.0, 2.0, 4.0), rows
+assert rows[0]["peer"] == "cub::DeviceMemcpy, gpu_copy_boxes/8", rows
 os.remove("log")

@@ -1,5 +1,5 @@
 /* The twin of CUB's batched copy, which stands for it where there is no GPU. */
-#include "bench/gpu/cub_copy.h"
+#include "bench/micro/cub_copy.h"
 
 #include "simt.h"
 

@@ -1,5 +1,5 @@
-/* bench/gpu/cub_copy.cu for machines without a GPU: what it does, as a launch of one thread. */
-#include "bench/gpu/cub_copy.h"
+/* bench/micro/cub_copy.cu for machines without a GPU: what it does, as a launch of one thread. */
+#include "bench/micro/cub_copy.h"
 #include "kernels/launch.h"
 
 #include <string.h>

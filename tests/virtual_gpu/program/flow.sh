@@ -2,11 +2,12 @@
 # ./run gpu from its first step to its report, with the programs on two virtual GPUs and sizes that show nothing.
 # NVIDIA's tools and PyTorch have stand-ins; others fail, hang, die and heed no signal.
 . "$SOURCE/tests/cli/common.bash"
-export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results \
-  VG_DEVICES=2
+export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_MICRO_PROGRAM=$RESHARD_MICRO \
+  RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results VG_DEVICES=2
+micro=$RESHARD_MICRO # empty where there is no Google Benchmark
 export RESHARD_GPU_SEED=1
 export RESHARD_COMMIT='abc123 <&>' PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/virtual_gpu/torch
-program_here=$RESHARD gpu_here=$RESHARD_GPU RESHARD=$SOURCE/run
+RESHARD=$SOURCE/run
 # Directories of results have the day in their names: it stays the same at midnight.
 date=$(command -v date)
 mkdir day tools
@@ -52,9 +53,9 @@ python=
 apart='nccl-*,mixed-4' # no ranks of several processes on a virtual GPU with NCCL
 PATH=$PWD/tools:$PATH expect 0 gpu --skip "$apart"
 for step in nvidia-smi start start-again probe-ncu probe-compute-sanitizer kernels-copies kernels-spans kernels-casts \
-  kernels-selections kernels-storage bench verify-direct verify-packed verify-graph node-verify node-verify-shared \
-  node-direct node-packed node-direct-shared node-host direct-4 packed-4 direct-4-graph direct-4-large \
-  direct-4-threads memcheck racecheck ncu tiles sweep-direct sweep-packed packed-cyclic; do
+  kernels-selections kernels-storage ${micro:+bench ncu tiles} verify-direct verify-packed verify-graph node-verify \
+  node-verify-shared node-direct node-packed node-direct-shared node-host direct-4 packed-4 direct-4-graph \
+  direct-4-large direct-4-threads memcheck racecheck sweep-direct sweep-packed packed-cyclic; do
   says "^\\[ *[0-9]+s\\] $step: passed"
 done
 [ -z "$python" ] || says ' torch: passed'
@@ -70,13 +71,13 @@ expect 0 gpu --list
   fault "the order: $(cat whole)"
 # Each goal has a line, with its figure.
 cp whole out
-while IFS='|' read -r goal op bound step _; do
+while IFS='|' read -r goal op bound step from; do
   [[ $goal != \#* ]] || continue
   grep -qF "| $goal | " whole || fault "no goal '$goal'"
-  [[ $goal = *PyTorch* || $step = nccl-* ]] ||
+  [[ $goal = *PyTorch* || $step = nccl-* || ($micro = '' && ($step = bench || $from = meeting)) ]] ||
     grep -F "| $goal | " whole | grep -qE '\| [0-9.]+ \|.*\| (met|short)' || fault "no figure of '$goal'"
 done <"$SOURCE/profiles/gpu_goals"
-[ -z "$python" ] || for goal in 'index_select' "FSDP's copy-out" 'cast of f32' 'reshard of 8192'; do
+[ -z "$python" ] || for goal in 'reshard of 8192' ${micro:+index_select "FSDP's copy-out" 'cast of f32'}; do
   says "^\\| $goal.*PyTorch.* \\| [0-9.]+ \\| >= [0-9.]+ \\| met"
 done
 echo '{"host_us":30,"group_us":29,"blocking_group_us":20.5,"blocking_host_us":24.25,"sets":1}' >nccl-host.json
@@ -97,17 +98,22 @@ holds report.md '^# 2026-01-31, virtual GPU 0$'; holds report.md '^Command: `./r
 holds report.md '^\| verify-graph \| passed'; holds report.md 'driver 580.159.04'
 holds report.md '!\[.*\]\(throughput.svg\)'
 holds report.md '^start of a process: [0-9]+ ms, then [0-9]+ ms, then [0-9]+ ms, the last'
-holds report.md '^\| .rs_copy<int, .bool.1>. .132, 1, 1. \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
-holds report.md '^\| rows of 4 KiB, shifted by 4 \| 64 KiB, never \| [0-9.]+ \|'
-holds report.md '^\| rows of 4 B, 4 interleaved \| by size, wherever it can, leap 32 \| [0-9.]+ \|'
-holds report.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LEAP=[0-9]+ RESHARD_CU'
 holds log.txt '^        Idle : Active'; holds log.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
 holds log.txt '^==> sweep-direct: '
-for row in 'cast f32 to bf16' 'box copy, runs of 4 B, 4 interleaved' 'box copy, rows of 4100 B' \
-  'transposing pack of 2 bytes, shifted' 'index_select, rows of 4 B' 'redistribute of a DTensor, 4 ranks' \
-  'FSDP copy-in, a layer of llama-3.1-8b' 'pool, a block taken and given back'; do
-  holds log.txt "^$row +[0-9]+ B +[0-9.]+ us +[0-9.]+ "; holds report.md "^\\| $row \\| [0-9]+ \\| [0-9.]+ \\| [0-9.]+ "
-done
+if [ -n "$micro" ]; then
+  holds report.md '^\| .rs_copy<int, .bool.1>. .132, 1, 1. \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
+  holds report.md '^\| gpu_copy_shifted/4096 \| 64 KiB, never \| [0-9.]+ \|'
+  holds report.md '^\| gpu_copy_interleaved/4 \| by size, wherever it can, leap 32 \| [0-9.]+ \|'
+  holds report.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LEAP=[0-9]+ RESHARD_CU'
+  "$micro" --benchmark_list_tests --benchmark_filter=^gpu_ | sed 's/.iterations.*//' >rows
+  [ "$(wc -l <rows)" -gt 30 ] || fault "rows: $(cat rows)"
+  while read -r row; do
+    holds log.txt "^$row/iterations:1/manual_time +[0-9.]+ us .* bytes=[0-9]+"
+    holds report.md "^\\| $row \\| [0-9]+ \\| [0-9.]+ \\| .*\\|$"
+  done <rows
+  holds measured.jsonl '"step": "bench", .*"gpu_fsdp_copy_in/'
+  holds measured.jsonl '"step": "tiles-65536-1-0-0", .*"gpu_copy_runs/16384/'
+fi
 holds measured.jsonl '^.?"step": "direct-4", '; holds measured.jsonl '"step": "node-direct-shared".*"shared":true'
 [ -z "$python" ] || python3 -c 'import json, sys
 for line in open(sys.argv[1]): json.loads(line)' "$result/measured.jsonl" || fault "measured.jsonl is no JSON"
@@ -148,6 +154,18 @@ says '<circle cx="90.0" cy="513.3" [^>]*><title>direct, 64 KiB: 0.500 of memcpy<
 says '>GB/s of the tensor'
 
 # Options. Names may be patterns; one that no step has is refused, as is what is no number.
+rm -r results
+# Without reshard_micro its steps say so, and all others go on.
+RESHARD_MICRO_PROGRAM='' expect 0 gpu --only bench,tiles,torch,nvidia-smi
+[ "$(grep -c "lacking - no reshard_micro in ${RESHARD_PROGRAM%/*}\$" out)" = 2 ] || fault "$(cat out)"
+says ' bench: lacking'; says ' tiles: lacking'; says ' nvidia-smi: '
+[ -z "$python" ] || grep -q '^single operations are left out: no reshard_micro in ' results/*/log.txt ||
+  fault "$(cat results/*/log.txt)"
+rm -r results
+printf '#!/usr/bin/env bash\necho libbenchmark.so.1: cannot open >&2\nexit 127\n' >broken_micro
+chmod +x broken_micro
+RESHARD_MICRO_PROGRAM=$PWD/broken_micro expect 0 gpu --only bench
+says ' bench: lacking - broken_micro does not run here: libbenchmark.so.1: cannot open'
 rm -r results
 expect 0 gpu --only 'kernels-s*,direct-4' --skip kernels-storage; says 'kernels-spans: passed'
 says 'direct-4: passed'; ! grep -qE ' (bench|kernels-copies|packed-4):' out || fault "more than asked for: $(cat out)"
@@ -194,20 +212,27 @@ says '^\[ *[0-9]+s\] verify-direct: FAILED, [0-9]+ s - exit status'; says 'kerne
 says ' 1 of 2 steps failed'
 cat >dies <<'TEXT'
 #!/usr/bin/env bash
-[ "$1" != check ] || { head -c 3000000 /dev/zero | tr '\0' x; exit; }
-[ "$1" = bench ] || exit 0
-[[ $* = *'--seconds '* ]] || exit 2
-row() { printf '> %s\n%s   65536 B   1.5 us   %s x memcpy time\n' "$1" "$1" "$2"; }
-[[ $* = *--after* ]] || { row 'box copy, runs of 4 KiB' 1.01; echo '> box copy, runs of 256 B'; kill -KILL $$; }
-[[ $* = *'--after box copy, runs of 256 B' ]] && row 'box copy, runs of 32 B' 1.3 && echo 'all cases done'
+case $1 in
+check) head -c 3000000 /dev/zero | tr '\0' x; exit ;;
+--benchmark_list_tests) printf 'gpu_copy_runs/%s/iterations:1/manual_time\n' 4096 256 32; exit ;;
+--benchmark_filter=*) [ "$RESHARD_MICRO_SECONDS" = 12 ] || exit 2 ;;
+*) exit ;;
+esac
+row() { printf 'gpu_copy_runs/%s/iterations:1/manual_time 1.5 us 2 us 1 bytes=8 memcpy_us=1.0 x_memcpy=%s\n' "$@"; }
+echo '{ "half": [' >"${2#*=}"
+[[ $1 != *runs/4096/* ]] || { row 4096 1.01; kill -KILL $$; }
+row 32 1.3
+echo '{}' >"${2#*=}"
 TEXT
 chmod +x dies
-RESHARD_GPU_PROGRAM=$PWD/dies run gpu --only bench,kernels-spans
+RESHARD_GPU_PROGRAM=$PWD/dies RESHARD_MICRO_PROGRAM=$PWD/dies run gpu --only bench,kernels-spans
 [ "$status" = 1 ] || fault "a case that dies: status $status"
 says '^\| box copy, runs of 4 KiB .* 1.01 \| <= 1.02 \| met'
 says '^\| box copy, runs of 32 B .* 1.3 \| <= 1.25 \| short'
 says '^\| box copy, runs of 256 B .* not measured'
-grep -q '^| box copy, runs of 256 B .* ended the program' results/*-2/report.md || fault "$(cat results/*-2/report.md)"
+grep -q '^| gpu_copy_runs/256 .* ended the program' results/*-2/report.md || fault "$(cat results/*-2/report.md)"
+[ "$(cat results/*-2/measured.jsonl)" = '{"step": "bench", "measured": {}}' ] ||
+  fault "$(cat results/*-2/measured.jsonl)"
 bytes=$(wc -c <results/*-2/log.txt) # a step has its share
 [ "$bytes" -gt 1048576 ] && [ "$bytes" -lt 1100000 ] && grep -q 'more than 1 MiB' results/*-2/log.txt ||
   fault "a log of $bytes bytes"

@@ -1,6 +1,6 @@
 /* The toolkit's own copy of many contiguous runs, cub::DeviceMemcpy::Batched, as a rival of the box copy. Plain C. */
-#ifndef BENCH_GPU_CUB_COPY_H
-#define BENCH_GPU_CUB_COPY_H
+#ifndef MICRO_CUB_COPY_H
+#define MICRO_CUB_COPY_H
 
 #include <stddef.h>
 #include <stdint.h>

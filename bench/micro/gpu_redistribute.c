@@ -1,6 +1,6 @@
 /* A DTensor there and back, rows to columns to rows, by 4 ranks that are threads of one GPU: in new memory each time,
- * which the sharders' pools have kept. */
-#include "bench/gpu/redistribute.h"
+ * which the sharders' pools have kept. The time is that of one way, by the host's clock; the memcpy's is by events. */
+#include "bench/micro/gpu.h"
 
 #include "bench/launch/rank_threads.h"
 
@@ -97,10 +97,10 @@ static void move_rank(void *user, int64_t r) {
 }
 
 /* Median seconds of one way, by the clock of the host, until the last rank's stream is empty. */
-static double time_moves(gpu_bench_run *x, redistribute_bench *w) {
-  int64_t n = x->o->profile ? 1 : x->o->iterations;
+static double time_moves(const gpu_row *x, redistribute_bench *w) {
+  int64_t n = rs_max(x->turns, 1);
   double *times = cli_alloc(n, sizeof *times);
-  for (int64_t i = x->o->profile ? 0 : -2; i < n; i++) {
+  for (int64_t i = x->turns > 0 ? -2 : 0; i < n; i++) {
     rank_pool_run(w->pool, RANKS, move_rank, w);
     double most = 0;
     for (int r = 0; r < RANKS; r++)
@@ -113,34 +113,37 @@ static double time_moves(gpu_bench_run *x, redistribute_bench *w) {
   return median;
 }
 
-void gpu_redistribute_case(gpu_bench_run *x) {
-  const char *name = "redistribute of a DTensor, 4 ranks";
-  if (!gpu_begin_case(x, name))
-    return;
-  redistribute_bench w = {.b = x->b, .pool = rank_pool_create()};
-  w.side = (int64_t)sqrt((double)x->o->bytes / sizeof(float)) & -RANKS;
-  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &x->b->handle, .ndevices = 1};
+static int redistribute_4_ranks(void *row) {
+  gpu_row *x = row;
+  gpu_context *b = &x->context;
+  redistribute_bench w = {.b = b, .pool = rank_pool_create()};
+  w.side = (int64_t)sqrt((double)x->most / sizeof(float)) & -RANKS;
+  const reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &b->handle, .ndevices = 1};
   CLI_TRY("", reshard_comm_create_local(RANKS, &local, w.comm));
   rank_pool_run(w.pool, RANKS, open_rank, &w);
   int64_t bytes = w.side * w.side * (int64_t)sizeof(float);
-  gpu_buffers s = gpu_buffers_create_one(x->b, bytes, bytes);
-  gpu_memcpy plain = {x->b, s.to, s.from, bytes};
+  gpu_buffers s = gpu_buffers_create_one(b, bytes, bytes);
+  gpu_memcpy plain = {b, s.to, s.from, bytes};
   double copied;
   for (int64_t r = 0; r < RANKS; r++)
-    gpu_context_to_gpu(x->b, local_data(&w, r), s.host + r * (bytes / RANKS), bytes / RANKS);
-  gpu_measure(x, 1, 1, &(gpu_timed_work){gpu_memcpy_run, &plain, sizeof plain}, &copied);
-  gpu_row *row = gpu_add_row(x, name, "x memcpy's time, by the host's clock");
-  row->bytes = bytes;
-  double seconds = time_moves(x, &w);
-  row->us = 1e6 * seconds;
-  row->memcpy_us = 1e6 * copied;
-  row->figure = seconds / copied;
+    gpu_context_to_gpu(b, local_data(&w, r), s.host + r * (bytes / RANKS), bytes / RANKS);
+  gpu_row_measure(x, 1, 1, &(gpu_timed_work){gpu_memcpy_run, &plain, sizeof plain}, &copied);
+  gpu_row_set(x, bytes, time_moves(x, &w));
+  gpu_row_add_memcpy(x, copied);
   rank_pool_run(w.pool, RANKS, place_columns, &w);
-  row->wrong = !has_columns(&w, &s);
-  gpu_print_row(x, row);
-  gpu_buffers_free(x->b, &s);
+  bool right = has_columns(&w, &s);
+  if (!right)
+    cli_error("wrong data");
+  gpu_buffers_free(b, &s);
   rank_pool_run(w.pool, RANKS, close_rank, &w);
   for (int r = 0; r < RANKS; r++)
     reshard_comm_destroy(w.comm[r]);
   rank_pool_destroy(w.pool);
+  return !right;
 }
+
+static const micro_case micro_gpu_redistribute[] = {
+    GPU_ROW("gpu_dtensor_redistribute_4_ranks", 0, redistribute_4_ranks),
+    {NULL, 0, 0, NULL, NULL, NULL},
+};
+GPU_TABLE(micro_gpu_redistribute)

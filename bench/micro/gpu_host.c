@@ -1,5 +1,9 @@
-/* The host's time for an execute of a prepared transfer. */
-#include "bench/gpu/cases.h"
+/* The host's time on an empty stream.
+ *
+ * - gpu_execute_4_ranks: a prepared transfer, rows to columns, 256 KiB, by 4 ranks of one thread: a rank's share of the
+ *   call; _graph: the launch of a graph that has it.
+ * - gpu_storage_pool_pair: a block of the pool is taken and given back, beside the runtime's own pool. */
+#include "bench/micro/gpu.h"
 
 #include "bench/launch/rank_threads.h"
 #include "device/handle.h"
@@ -47,14 +51,15 @@ static reshard_status launch_graph(void *user, void *stream) {
 }
 
 /* Median of the host's time for a call. The stream is empty before each, so that no queue is full. */
-static double time_on_host(gpu_bench_run *x, gpu_work work, void *user) {
-  int64_t n = 10 * x->o->iterations;
+static double time_on_host(gpu_row *x, gpu_work work, void *user) {
+  gpu_context *b = &x->context;
+  int64_t n = x->turns > 0 ? 10 * x->turns : 1;
   double *times = cli_alloc(n, sizeof *times);
   for (int64_t i = -5; i < n; i++) {
     double begin = rs_seconds();
-    CLI_TRY("", work(user, x->b->stream[0]));
+    CLI_TRY("", work(user, b->stream[0]));
     double end = rs_seconds();
-    gpu_context_wait(x->b);
+    gpu_context_wait(b);
     if (i >= 0)
       times[i] = end - begin;
   }
@@ -63,34 +68,26 @@ static double time_on_host(gpu_bench_run *x, gpu_work work, void *user) {
   return median;
 }
 
-static void add_host_row(gpu_bench_run *x, const char *name, double seconds) {
-  gpu_row *r = gpu_add_row(x, name, "us of the host");
-  r->bytes = HOST_RANKS * HOST_SHARE;
-  r->figure = r->us = 1e6 * seconds;
-  gpu_print_row(x, r);
-}
-
-/* Rows to columns, 256 KiB, 4 ranks of one thread. */
-void gpu_host_cases(gpu_bench_run *x) {
-  if (!gpu_begin_case(x, "execute") || x->o->profile)
-    return;
-  host_bench w = {.b = x->b};
-  reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &x->b->handle, .ndevices = 1};
+static int measure_execute(gpu_row *x, bool graph) {
+  gpu_context *b = &x->context;
+  host_bench w = {.b = b};
+  reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &b->handle, .ndevices = 1};
   int64_t shape[] = {256, 256};
   CLI_TRY("", reshard_layout_parse("chunk(0)", 2, shape, HOST_RANKS, &w.layout[0]));
   CLI_TRY("", reshard_layout_parse("chunk(1)", 2, shape, HOST_RANKS, &w.layout[1]));
-  w.memory[0] = gpu_context_alloc(x->b, HOST_RANKS * HOST_SHARE);
-  w.memory[1] = gpu_context_alloc(x->b, HOST_RANKS * HOST_SHARE);
-  CLI_TRY("", x->b->gpu->memory->memset(x->b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, x->b->stream[0]));
-  gpu_context_wait(x->b);
+  w.memory[0] = gpu_context_alloc(b, HOST_RANKS * HOST_SHARE);
+  w.memory[1] = gpu_context_alloc(b, HOST_RANKS * HOST_SHARE);
+  CLI_TRY("", b->gpu->memory->memset(b->gpu, w.memory[0], 1, HOST_RANKS * HOST_SHARE, b->stream[0]));
+  gpu_context_wait(b);
   CLI_TRY("", reshard_comm_create_local(HOST_RANKS, &local, w.comm));
   rank_pool *pool = rank_pool_create();
   rank_pool_run(pool, HOST_RANKS, create_transfer, &w);
   rank_pool_destroy(pool);
-  add_host_row(x, "execute of 4 ranks, a rank", time_on_host(x, execute_ranks, &w) / HOST_RANKS);
-  context_launch j = {x->b, NULL};
-  CLI_TRY("", gpu_capture(x->b->gpu, x->b->stream[0], execute_ranks, &w, &j.graph));
-  add_host_row(x, "execute of 4 ranks, launch of a graph", time_on_host(x, launch_graph, &j));
+  context_launch j = {b, NULL};
+  if (graph)
+    CLI_TRY("", gpu_capture(b->gpu, b->stream[0], execute_ranks, &w, &j.graph));
+  gpu_row_set(x, HOST_RANKS * HOST_SHARE,
+              graph ? time_on_host(x, launch_graph, &j) : time_on_host(x, execute_ranks, &w) / HOST_RANKS);
   gpu_graph_destroy(j.graph);
   for (int64_t r = 0; r < HOST_RANKS; r++)
     reshard_transfer_destroy(w.transfer[r]);
@@ -98,11 +95,15 @@ void gpu_host_cases(gpu_bench_run *x) {
     reshard_plan_destroy(w.plan[r]);
     reshard_comm_destroy(w.comm[r]);
   }
-  reshard_layout_release(w.layout[0]);
-  reshard_layout_release(w.layout[1]);
-  gpu_context_free(x->b, w.memory[0]);
-  gpu_context_free(x->b, w.memory[1]);
+  for (int i = 0; i < 2; i++) {
+    reshard_layout_release(w.layout[i]);
+    gpu_context_free(b, w.memory[i]);
+  }
+  return 0;
 }
+
+static int host_execute(void *row) { return measure_execute(row, false); }
+static int host_graph(void *row) { return measure_execute(row, true); }
 
 typedef struct pool_work {
   struct rs_storage_pool *pool;
@@ -125,17 +126,19 @@ static reshard_status take_and_give_by_runtime(void *user, void *stream) {
   return RESHARD_SUCCESS;
 }
 
-void gpu_pool_case(gpu_bench_run *x) {
-  if (!gpu_begin_case(x, "pool") || x->o->profile)
-    return;
+static int host_pool(void *row) {
+  gpu_row *x = row;
   pool_work p = {.bytes = HOST_SHARE};
-  CLI_TRY("", rs_device_pool(x->b->handle, &p.pool));
-  gpu_row *r = gpu_add_row(x, "pool, a block taken and given back", "us of the host");
-  r->bytes = HOST_SHARE;
-  r->figure = r->us = 1e6 * time_on_host(x, take_and_give, &p);
-  gpu_print_row(x, r);
-  r = gpu_add_row(x, "cudaMallocAsync and cudaFreeAsync", "us of the host");
-  r->bytes = HOST_SHARE;
-  r->figure = r->us = 1e6 * time_on_host(x, take_and_give_by_runtime, x->b);
-  gpu_print_row(x, r);
+  CLI_TRY("", rs_device_pool(x->context.handle, &p.pool));
+  gpu_row_set(x, HOST_SHARE, time_on_host(x, take_and_give, &p));
+  gpu_row_add(x, "cudaMallocAsync_us", 1e6 * time_on_host(x, take_and_give_by_runtime, &x->context));
+  return 0;
 }
+
+static const micro_case micro_gpu_host[] = {
+    GPU_ROW("gpu_execute_4_ranks", 0, host_execute),
+    GPU_ROW("gpu_execute_4_ranks_graph", 0, host_graph),
+    GPU_ROW("gpu_storage_pool_pair", HOST_SHARE, host_pool),
+    {NULL, 0, 0, NULL, NULL, NULL},
+};
+GPU_TABLE(micro_gpu_host)

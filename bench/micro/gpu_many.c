@@ -1,8 +1,10 @@
-/* Batches of contiguous boxes, beside CUB and the runtime. */
-#include "bench/gpu/cases.h"
+/* So many contiguous boxes in a shuffled order: 8 of equal size, or many of 4 to 64 KiB. A program of the box copy
+ * moves them (gpu_copy_boxes; extra_percent: its memory), or they are the spans of an exchange. Rivals are CUB, the
+ * runtime's own batch, and for many boxes a call of the runtime for each. x_rivals is our time over the fastest one's
+ * of the first two. */
+#include "bench/micro/gpu.h"
 
-#include "bench/gpu/context.h"
-#include "bench/gpu/cub_copy.h"
+#include "bench/micro/cub_copy.h"
 #include "bench/verify/random.h"
 
 #include <math.h>
@@ -58,17 +60,6 @@ static double time_loop(gpu_context *b, copy_batch *j) {
   return cli_median(times, 3);
 }
 
-/* Adds a row of our time over a rival's. */
-static void add_rival(gpu_bench_run *x, const char *name, const char *rival, const gpu_row *ours, double seconds) {
-  gpu_row *r = gpu_add_row(x, name, "x its time");
-  snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", %s", rival);
-  r->bytes = ours->bytes;
-  r->us = ours->us;
-  r->memcpy_us = ours->memcpy_us;
-  r->figure = ours->us / (1e6 * seconds);
-  gpu_print_row(x, r);
-}
-
 static bool create_cub(copy_batch *j) {
   const void **src = cli_alloc(j->n, sizeof *src);
   void **dst = cli_alloc(j->n, sizeof *dst);
@@ -105,67 +96,60 @@ static int64_t draw_bytes(rng *r, int64_t alike) {
   return alike > 0 ? alike : (int64_t)(4096 * pow(16, (double)(rng_next(r) >> 11) * 0x1p-53)) & -4;
 }
 
-static void measure_batch(gpu_bench_run *x, const char *name, copy_batch *j, gpu_program *program, gpu_buffers *s,
-                          int64_t bytes) {
-  gpu_context *b = x->b;
-  gpu_memcpy p = {b, s->to, s->from, bytes};
-  gpu_timed_work runners[4] = {{gpu_program_run, program, 0}, {gpu_memcpy_run, &p, 0}};
-  double t[4] = {0}, fastest = 0;
-  int n = 2, at[RIVALS] = {-1, -1};
-  if (program->program == NULL)
-    runners[0] = (gpu_timed_work){run_spans, j, 0};
-  bool cub = create_cub(j);
-  if (run_runtime(j, b->stream[0]) == RESHARD_SUCCESS)
-    runners[at[0] = n++] = (gpu_timed_work){run_runtime, j, 0};
-  if (cub)
-    runners[at[1] = n++] = (gpu_timed_work){run_cub, j, 0};
-  gpu_measure(x, s->sets, n, runners, t);
-  gpu_buffers_clear(b, s);
-  CLI_TRY("", runners[0].work(runners[0].user, b->stream[0]));
-  gpu_row *r = gpu_add_row(x, name, "of memcpy's speed");
-  r->wrong = !gpu_buffers_right(b, s);
-  r->bytes = bytes;
-  r->us = 1e6 * t[0];
-  r->memcpy_us = 1e6 * t[1];
-  r->figure = t[1] / t[0];
-  static const char *const rivals[RIVALS] = {"cudaMemcpyBatchAsync", "cub::DeviceMemcpy"};
-  for (int i = 0; i < RIVALS; i++) {
-    r->rival[i] = rivals[i];
-    r->rival_us[i] = at[i] >= 0 ? 1e6 * t[at[i]] : 0;
-    if (at[i] >= 0 && (fastest == 0 || t[at[i]] < fastest))
-      fastest = t[at[i]];
-  }
-  gpu_print_row(x, r);
-  if (fastest > 0 && !x->o->profile)
-    add_rival(x, name, "rivals", r, fastest);
-  if (program->program != NULL && j->n > 8 && !x->o->profile) { /* many small boxes */
-    add_rival(x, name, "a loop of cudaMemcpyAsync", r, time_loop(b, j));
-    if (at[1] >= 0)
-      add_rival(x, name, "CUB", r, t[at[1]]);
-  }
-  free_cub(j);
+/* A rival's time, as one key of the row, and ours over it as another. */
+static void add_rival(gpu_row *x, const char *us, const char *ratio, double seconds) {
+  gpu_row_add(x, us, 1e6 * seconds);
+  gpu_row_add(x, ratio, x->seconds / seconds);
 }
 
-void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike, bool spans) {
-  if (!gpu_begin_case(x, name))
-    return;
-  gpu_context *b = x->b;
+static int measure_batch(gpu_row *x, copy_batch *j, gpu_program *program, gpu_buffers *s, int64_t bytes) {
+  gpu_context *b = &x->context;
+  gpu_memcpy p = {b, s->to, s->from, bytes};
+  gpu_timed_work runners[4] = {{gpu_program_run, program, 0}, {gpu_memcpy_run, &p, 0}};
+  double t[4] = {0}, fastest = INFINITY;
+  int n = 2, runtime = 0, cub = 0; /* their places; 0: this machine lacks it */
+  if (program->program == NULL)
+    runners[0] = (gpu_timed_work){run_spans, j, 0};
+  if (run_runtime(j, b->stream[0]) == RESHARD_SUCCESS)
+    runners[runtime = n++] = (gpu_timed_work){run_runtime, j, 0};
+  if (create_cub(j))
+    runners[cub = n++] = (gpu_timed_work){run_cub, j, 0};
+  gpu_row_measure(x, s->sets, n, runners, t);
+  gpu_buffers_clear(b, s);
+  CLI_TRY("", runners[0].work(runners[0].user, b->stream[0]));
+  gpu_row_set(x, bytes, t[0]);
+  gpu_row_add_memcpy(x, t[1]);
+  int wrong = gpu_buffers_wrong(b, s);
+  for (int i = 2; i < n; i++)
+    fastest = fmin(fastest, t[i]);
+  if (n > 2)
+    gpu_row_add(x, "x_rivals", t[0] / fastest);
+  if (runtime > 0)
+    add_rival(x, "cudaMemcpyBatchAsync_us", "x_batch", t[runtime]);
+  if (cub > 0)
+    add_rival(x, "cub_us", "x_cub", t[cub]);
+  if (j->n > 8 && x->turns > 0)
+    add_rival(x, "loop_us", "x_loop", time_loop(b, j));
+  free_cub(j);
+  return wrong;
+}
+
+/* Boxes of so many bytes each, or of 4 to 64 KiB (alike 0). */
+static int measure_boxes(gpu_row *x, int64_t n, int64_t alike, bool spans) {
+  gpu_context *b = &x->context;
   copy_batch j = {.b = b, .n = n, .span = cli_alloc(n, sizeof *j.span)};
+  int64_t *first = cli_alloc(n, sizeof *first), *size = cli_alloc(n, sizeof *size),
+          *order = cli_alloc(n, sizeof *order);
+  int64_t bytes = 0, at = 0;
   rng r;
   rng_seed(&r, 7);
-  int64_t *size = cli_alloc(n, sizeof *size), *order = cli_alloc(n, sizeof *order), bytes = 0, at = 0;
-  for (int64_t i = 0; i < n; i++) {
-    bytes += size[i] = draw_bytes(&r, alike);
-    int64_t k = rng_in(&r, 0, i);
-    order[i] = order[k];
-    order[k] = i;
+  for (int64_t i = 0; i < n; bytes += size[i++]) {
+    size[i] = draw_bytes(&r, alike);
+    first[i] = bytes;
   }
+  gpu_shuffle(8, n, order);
   gpu_buffers s = gpu_buffers_create_one(b, bytes, bytes);
   rs_copies copies = {0};
-  int64_t *first = cli_alloc(n, sizeof *first);
-  for (int64_t i = 0; i < n; at += size[i++])
-    first[i] = at;
-  at = 0;
   for (int64_t i = 0; i < n; i++) {
     int64_t k = order[i];
     j.span[i] = (rs_span){s.from + first[k], s.to + at, size[k], false};
@@ -180,20 +164,34 @@ void gpu_batch_case(gpu_bench_run *x, const char *name, int64_t n, int64_t alike
   if (!spans)
     CLI_TRY("", b->gpu->work->compile(b->gpu, &copies, bytes, &program.program));
   CLI_TRY("", reshard_device_get_memory_stats(b->handle, &after));
-  if (!spans && !x->o->profile) {
-    gpu_row *r = gpu_add_row(x, name, "% of the bytes");
-    snprintf(r->name + strlen(r->name), sizeof r->name - strlen(r->name), ", extra memory");
-    r->bytes = (int64_t)(after.in_use_bytes - before.in_use_bytes);
-    r->figure = 100 * (double)r->bytes / (double)bytes;
-    gpu_print_row(x, r);
-  }
-  measure_batch(x, name, &j, &program, &s, bytes);
-  if (!spans)
+  int wrong = measure_batch(x, &j, &program, &s, bytes);
+  if (!spans) {
+    gpu_row_add(x, "extra_percent", 100 * (double)(after.in_use_bytes - before.in_use_bytes) / (double)bytes);
     b->gpu->work->release(b->gpu, program.program);
+  }
   rs_copies_free(&copies);
   gpu_buffers_free(b, &s);
   free(first);
   free(size);
   free(order);
   free(j.span);
+  return wrong;
 }
+
+static int copy_many(void *row) {
+  gpu_row *x = row;
+  return measure_boxes(x, x->small ? 20 : x->parameter, 0, false);
+}
+static int measure_large(gpu_row *x, bool spans) {
+  return measure_boxes(x, x->parameter, x->most / x->parameter & -16, spans);
+}
+static int copy_large(void *row) { return measure_large(row, false); }
+static int copy_spans(void *row) { return measure_large(row, true); }
+
+static const micro_case micro_gpu_many[] = {
+    GPU_ROW("gpu_copy_boxes", 100000, copy_many),
+    GPU_ROW("gpu_copy_boxes", 8, copy_large),
+    GPU_ROW("gpu_copy_spans", 8, copy_spans),
+    {NULL, 0, 0, NULL, NULL, NULL},
+};
+GPU_TABLE(micro_gpu_many)

@@ -1,7 +1,7 @@
 /* CUB's batched memcpy behind our launcher: runs are sorted by size into those for a thread, a warp or a block each,
  * and those that several blocks share. It is the only file that the tests' compiler cannot take (tests/simt has a twin
  * of it), so nothing else is here. */
-#include "bench/gpu/cub_copy.h"
+#include "bench/micro/cub_copy.h"
 
 #include "kernels/launch.h"
 

@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
-#include "bench/gpu/context.h"
+#include "bench/micro/gpu.h"
+
+#include "bench/verify/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,13 +56,25 @@ gpu_buffers gpu_buffers_create_one(gpu_context *b, int64_t from_bytes, int64_t t
   return create_buffers(b, from_bytes, to_bytes, 1);
 }
 
-bool gpu_buffers_right(gpu_context *b, gpu_buffers *s) {
+int gpu_buffers_wrong(gpu_context *b, gpu_buffers *s) {
   bool right = true;
   for (int64_t i = 0; i < s->sets && right; i++) {
     gpu_context_to_host(b, s->seen, s->to + i * s->to_step, s->to_bytes);
     right = memcmp(s->seen, s->image, (size_t)s->to_bytes) == 0;
   }
-  return right;
+  if (!right)
+    cli_error("wrong data");
+  return !right;
+}
+
+void gpu_shuffle(uint64_t seed, int64_t n, int64_t *order) {
+  rng r;
+  rng_seed(&r, seed);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t k = rng_in(&r, 0, i);
+    order[i] = order[k];
+    order[k] = i;
+  }
 }
 
 void gpu_buffers_free(gpu_context *b, gpu_buffers *s) {
