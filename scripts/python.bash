@@ -21,3 +21,19 @@ run_python() {
   say "the module is in $build/python; try it:"
   echo "PYTHONPATH=$build/python $python_environment/bin/python -c 'import reshard; print(reshard.__version__)'"
 }
+
+# Tests of the module under AddressSanitizer and UBSan, which the interpreter takes in before it starts.
+soak_python() {
+  need_python
+  [ -x "$python_environment/bin/python" ] || return 0
+  build_or_die asan reshard_program
+  build_or_die asan reshard_python -DRESHARD_PYTHON=ON
+  local name compiler=${CC:-cc}
+  for name in bad_input core files node; do
+    LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libstdc++.so)" \
+      ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$build/asan/python \
+      "$python_environment/bin/python" -B "$root/tests/python/run.py" "$root/tests/python/test_$name.py" \
+      >"$log/soak.log" 2>&1 </dev/null || { tail -40 "$log/soak.log"; die "soak failed: test_$name of the Python module"; }
+    say "the Python module under AddressSanitizer: test_$name, $(tail -1 "$log/soak.log")"
+  done
+}

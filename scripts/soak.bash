@@ -20,6 +20,7 @@ run_soak() { # [MINUTES]: batches with new seeds
   say "soak: $done_ cases, none wrong"
   soak_processes "$minutes"
   soak_tests "$minutes"
+  soak_python
   soak_fuzz "$minutes"
   mutate_kernels "$minutes"
   mutate_host "$minutes"
