@@ -356,16 +356,46 @@ const std::vector<Array> &Layout::buffers(int64_t rank) const {
   return kept.emplace(rank, std::move(all)).first->second;
 }
 
+// The buffers of values, and as many of scales: one for each block.
+static std::vector<Array> with_scales(const Layout &l, int64_t rank, const Shape &block) {
+  auto blocks = [&](int d, int64_t n) { return (n + block[size_t(d)] - 1) / block[size_t(d)]; };
+  std::vector<Array> all = l.buffers(rank);
+  for (size_t b = 0, n = all.size(); b < n; b++) {
+    Array scales = all[b];
+    for (int d = 0; d < scales.ndim; d++)
+      scales.shape[d] = scales.flat ? 0 : blocks(d, scales.shape[d]);
+    for (int64_t i = 0, arrays = l.count(rank); scales.flat && i < arrays; i++) {
+      const reshard_array_info info = l.array(rank, i);
+      int64_t in_array = info.elements > 0;
+      for (int d = 0; d < l.ndim(); d++)
+        in_array *= blocks(d, info.shape[d]);
+      scales.shape[0] += in_array;
+    }
+    all.push_back(scales);
+  }
+  return all;
+}
+
 Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu) {
   Side out;
-  bool one = wanted.size() == 1 && wanted[0].layout->buffers(rank).size() == 1;
+  bool one = wanted.size() == 1 && wanted[0].block == nullptr && wanted[0].layout->buffers(rank).size() == 1;
   std::vector<nb::object> list = per_entry(given, wanted.size(), one, side, rank);
   for (size_t e = 0; e < wanted.size(); e++) {
-    const std::vector<Array> &due = wanted[e].layout->buffers(rank);
+    const std::vector<Array> &values = wanted[e].layout->buffers(rank),
+                             scaled = wanted[e].block != nullptr
+                                          ? with_scales(*wanted[e].layout, rank, *wanted[e].block)
+                                          : std::vector<Array>(),
+                             &due = wanted[e].block != nullptr ? scaled : values;
     What what{side, rank, &wanted[e].name};
     auto add = [&](size_t b, nb::handle object) {
-      out.arrays.push_back(taken(due[b], wanted[e].dtype, object, what, write, gpu));
-      wanted[e].dtype = out.arrays.back().dtype;
+      const bool scales = b >= values.size();
+      out.arrays.push_back(taken(due[b],
+                                 !scales                                  ? wanted[e].dtype
+                                 : wanted[e].scales != RESHARD_DTYPE_NONE ? wanted[e].scales
+                                                                          : RESHARD_F32,
+                                 object, what, write, gpu));
+      if (!scales)
+        wanted[e].dtype = out.arrays.back().dtype;
       out.data.push_back(due[b].elements() == 0 ? nullptr : out.arrays.back().data);
     };
     if (due.size() == 1 && !is_list(list[e])) {

@@ -240,6 +240,9 @@ struct Entry {
   std::string name;
   std::optional<Shape> src_offset, src_extent, dst_offset, dst_extent;
   std::optional<std::vector<int>> permutation;
+  std::optional<Shape> block = {};                // of the side that is f8_e4m3, which has scales then
+  reshard_dtype scale_dtype = RESHARD_DTYPE_NONE; // f32
+  const Shape *block_of(reshard_dtype side) const { return block && side == RESHARD_F8_E4M3 ? &*block : nullptr; }
 };
 
 struct Plan : Owned<reshard_plan, reshard_plan_destroy> {
@@ -260,6 +263,8 @@ struct Wanted {
   const Layout *layout;
   reshard_dtype dtype; // NONE: that of the first array which tells one
   std::string name;
+  const Shape *block = nullptr; // of values that have scales behind them
+  reshard_dtype scales = RESHARD_DTYPE_NONE;
 };
 Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
 

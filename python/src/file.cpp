@@ -338,7 +338,10 @@ Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, 
   take(src_layout, options.src, options.src_rules), take(dst_layout, options.dst, options.dst_rules);
   options.world = world, options.force = force, options.dedup = dedup, options.verify = verify;
   options.leave_out = leave_out, options.threads = threads;
-  options.dtype = dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype);
+  if (const std::string text = str_of(dtype); text.find('/') != std::string::npos) // with blocks
+    check(reshard_dtype_parse_blocks(c_text(text, "dtype"), &options.dtype, &options.blocks));
+  else
+    options.dtype = dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype);
   options.progress = progress, options.user = &call;
   const Owned<reshard_map, reshard_map_free> owned(
       map ? got<reshard_map>(reshard_map_parse, c_text(*map, "map"), nullptr) : nullptr);
@@ -348,7 +351,7 @@ Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, 
                    "format"_a = reshard_file_format_string(r.format),
                    "source_format"_a = reshard_file_format_string(r.source.format), "checked_bytes"_a = r.checked_bytes,
                    "left_out"_a = r.source.left_out, "left_out_tensors"_a = r.source.left_out_tensors,
-                   "converted"_a = r.converted, "unconverted"_a = r.unconverted,
+                   "converted"_a = r.converted, "unconverted"_a = r.unconverted, "scaled"_a = r.scaled,
                    "seconds"_a =
                        r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds);
 }

@@ -150,6 +150,8 @@ std::vector<reshard_entry> c_entries(const std::vector<Entry> &entries) {
     c.dst_offset = numbers(e.dst_offset, e.dst, "dst_offset");
     c.dst_extent = numbers(e.dst_extent, e.dst, "dst_extent");
     c.permutation = numbers(e.permutation, e.dst, "permutation");
+    c.block = numbers(e.block, e.block_of(e.dtype) != nullptr ? e.src : e.dst, "block");
+    c.scale_dtype = e.scale_dtype;
     all.push_back(c);
   }
   return all;
@@ -264,16 +266,21 @@ void bind_plan(nb::module_ &m) {
   bind_layout(m);
   bind_info(m);
   nb::class_<Entry>(m, "Entry", "A tensor of a plan, or a region of src that becomes, permuted, one of dst.")
-      .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
-                       std::optional<Shape> src_offset, std::optional<Shape> src_extent,
-                       std::optional<Shape> dst_offset, std::optional<Shape> dst_extent,
-                       std::optional<std::vector<int>> permutation, nb::handle dst_dtype) {
-             reshard_dtype from = dtype_of(dtype), to = dtype_of(dst_dtype, from);
-             return Entry{src, dst, from, to, name, src_offset, src_extent, dst_offset, dst_extent, permutation};
-           }),
-           "src"_a, "dst"_a, "dtype"_a, "name"_a = "tensor", nb::kw_only(), "src_offset"_a = nb::none(),
-           "src_extent"_a = nb::none(), "dst_offset"_a = nb::none(), "dst_extent"_a = nb::none(),
-           "permutation"_a = nb::none(), "dst_dtype"_a = nb::none(), "dst_dtype: of dst, converted on the way.")
+      .def(
+          nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
+                      std::optional<Shape> src_offset, std::optional<Shape> src_extent, std::optional<Shape> dst_offset,
+                      std::optional<Shape> dst_extent, std::optional<std::vector<int>> permutation,
+                      nb::handle dst_dtype, std::optional<Shape> block, nb::handle scale_dtype) {
+            reshard_dtype from = dtype_of(dtype), to = dtype_of(dst_dtype, from);
+            reshard_dtype scales = scale_dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(scale_dtype);
+            return Entry{src,        dst,        from,       to,          name,  src_offset,
+                         src_extent, dst_offset, dst_extent, permutation, block, scales};
+          }),
+          "src"_a, "dst"_a, "dtype"_a, "name"_a = "tensor", nb::kw_only(), "src_offset"_a = nb::none(),
+          "src_extent"_a = nb::none(), "dst_offset"_a = nb::none(), "dst_extent"_a = nb::none(),
+          "permutation"_a = nb::none(), "dst_dtype"_a = nb::none(), "block"_a = nb::none(),
+          "scale_dtype"_a = nb::none(),
+          "dst_dtype: of dst, converted on the way. block: of f8_e4m3 with scales, which are behind its values.")
       .def_ro("src", &Entry::src)
       .def_ro("dst", &Entry::dst)
       .def_prop_ro("dtype", [](const Entry &e) { return reshard_dtype_string(e.dtype); })

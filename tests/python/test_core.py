@@ -136,6 +136,35 @@ def test_another_dtype_has_the_numbers_of_ml_dtypes(before: str, after: str) -> 
             reshard.Plan(src, dst, "f32", 0, dst_dtype="i32")
 
 
+@pytest.mark.parametrize(("before", "after"), [("chunk(1)", "chunk(0)"), ("cyclic(1x3;1x8)", "flat()"), ("mesh(3;R)", "cyclic(3x1;8x24)")])
+def test_blocks_of_fp8_have_scales_behind_their_values_and_come_back(before: str, after: str) -> None:
+    whole = ((np.arange(48 * 24, dtype="f4").reshape(48, 24) * 0.37) % 7 - 3).astype(ml_dtypes.bfloat16)
+    src, dst = reshard.Layout(before, (48, 24), 3), reshard.Layout(after, (48, 24), 3)
+    most = np.abs(whole.astype("f4")).reshape(6, 8, 6, 4).max(axis=(1, 3))
+    scales = np.maximum(most, np.float32(1e-4)) / np.float32(448)
+    wide = np.repeat(np.repeat(scales, 8, 0), 4, 1)
+    values = (whole.astype("f4") * (np.float32(1) / wide)).astype(ml_dtypes.float8_e4m3fn)
+    of_scales = reshard.Layout(after.replace("8x24", "1x6"), (6, 6), 3)
+    entry = reshard.Entry(src, dst, "bf16", dst_dtype="f8_e4m3", block=(8, 4))
+    back = reshard.Entry(dst, src, "f8_e4m3", dst_dtype="f32", block=(8, 4), scale_dtype="f32")
+    wanted = [[held(dst, r, values), held(of_scales, r, scales)] for r in range(3)]
+    with reshard.local(3) as comm:
+        results = [[np.zeros_like(a) for a in pair] for pair in wanted]
+        mine = [held(src, r, whole) for r in range(3)]
+        reshard.Transfer([reshard.Plan([entry], r) for r in range(3)], comm, mine, results).execute()
+        again = [np.zeros_like(m, dtype="f4") for m in mine]
+        reshard.Transfer([reshard.Plan([back], r) for r in range(3)], comm, results, again).execute()
+        for r in range(3):
+            assert [a.tobytes() for a in results[r]] == [a.tobytes() for a in wanted[r]]
+            assert again[r].tobytes() == held(src, r, values.astype("f4") * wide).tobytes()
+        with pytest.raises(reshard.InvalidError, match="one array, where 2 are due"):
+            reshard.Transfer([reshard.Plan([entry], r) for r in range(3)], comm, mine, [pair[0] for pair in results])
+    with pytest.raises(reshard.InvalidError, match="block of 1 numbers for 2 dims"):
+        reshard.Plan([reshard.Entry(src, dst, "bf16", dst_dtype="f8_e4m3", block=(8,))], 0)
+    with pytest.raises(reshard.InvalidError, match="scales of f8_e8m0 without blocks"):
+        reshard.Plan([reshard.Entry(src, dst, "bf16", dst_dtype="f8_e4m3", scale_dtype="f8_e8m0")], 0)
+
+
 def test_parts_that_ranks_share_are_one_buffer_of_any_strides() -> None:
     whole = np.arange(3 * 16, dtype="f4").reshape(3, 16)
     src, dst = reshard.Layout("chunk(1)", (3, 16), 4), reshard.Layout("mesh(4;S1{8,8/2})", (3, 16), 4)

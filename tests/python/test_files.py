@@ -128,6 +128,11 @@ def test_numbers_are_converted_to_a_dtype(model: Any, tmp_path: Path) -> None:
     with reshard.open(tmp_path / "half.safetensors") as c:
         for name in ("x", "y", "step", "none"):
             assert c[name].read().tobytes() == tensors[name].astype("i8" if name == "none" else "f2").tobytes()
+    report = reshard.convert(path, tmp_path / "fp8.safetensors", dtype="f8_e4m3/2x4:e8m0", verify=True)
+    with reshard.open(tmp_path / "fp8.safetensors") as made:
+        assert report["scaled"] == sum(name.endswith("_scale_inv") for name in made) > 0
+    with pytest.raises(NotImplementedError, match="more than 32768"):
+        reshard.convert(path, tmp_path / "none.safetensors", dtype="f8_e4m3/256x256")
     with pytest.raises(reshard.InvalidError, match="dtype i32: numbers are converted"):
         reshard.convert(path, tmp_path / "none.safetensors", dtype="i32")
 
