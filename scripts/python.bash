@@ -33,7 +33,10 @@ soak_python() {
     LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libstdc++.so)" \
       ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$build/asan/python \
       "$python_environment/bin/python" -B "$root/tests/python/run.py" "$root/tests/python/test_$name.py" \
-      >"$log/soak.log" 2>&1 </dev/null || { tail -40 "$log/soak.log"; die "soak failed: test_$name of the Python module"; }
+      >"$log/soak.log" 2>&1 </dev/null || {
+      tail -40 "$log/soak.log"
+      die "soak failed: test_$name of the Python module"
+    }
     say "the Python module under AddressSanitizer: test_$name, $(tail -1 "$log/soak.log")"
   done
 }
