@@ -102,8 +102,7 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
   printf("within        %s; busiest link %s\n", cli_bytes_text(b, (double)l->within),
          cli_bytes_text(c, (double)l->most_within));
   if (l->chains > 0)
-    printf("passed on     in %lld hops, by %lld chain%s; nothing where a transfer is direct or mixed, or takes a "
-           "collective\n",
+    printf("passed on     in %lld hops, by %lld chain%s; nothing where a transfer is direct or takes a collective\n",
            (long long)l->hops, (long long)l->chains, l->chains == 1 ? "" : "s");
   else
     printf("passed on     nothing%s\n", t->chains == 0 ? ": it would take no less time" : "");

@@ -129,14 +129,17 @@ static reshard_path reading_path(const case_context *l) {
                                                                                         : RESHARD_PATH_AUTO;
 }
 
-/* One of the paths: under a limit mostly one that can stage, as AUTO need not; with domains one that passes bytes on.
- */
+/* One of the paths: under a limit mostly one that can stage, as AUTO need not; with domains one that passes bytes on,
+ * packed or mixed. */
 static reshard_path draw_path(const case_context *l, int64_t drawn) {
-  const reshard_path paths[] = {reading_path(l), RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
+  const reshard_path reads = reading_path(l), paths[] = {reads, RESHARD_PATH_PACKED, RESHARD_PATH_AUTO};
   reshard_path fixed = l->runner->fixed.path, path = paths[drawn % 3];
   bool domains = l->c->topology.domain != NULL;
-  bool packed = (domains || (drawn % 3 == 2 && l->c->options.workspace_limit > 0)) && l->c->seed % (domains ? 8 : 4);
-  return fixed != RESHARD_PATH_AUTO ? fixed : packed ? RESHARD_PATH_PACKED : path;
+  if (domains && reads == RESHARD_PATH_MIXED && drawn % 2 == 0)
+    path = reads;
+  else if ((domains || (drawn % 3 == 2 && l->c->options.workspace_limit > 0)) && l->c->seed % (domains ? 8 : 4))
+    path = RESHARD_PATH_PACKED;
+  return fixed != RESHARD_PATH_AUTO ? fixed : path;
 }
 
 /* One thread for all ranks here: for a graph always, else where these are one group, now and then. */

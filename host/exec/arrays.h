@@ -79,14 +79,14 @@ void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int
 reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
 reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
 
-/* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows
- * by what others send. view_of: where an array of an entry is on a rank. reaches: tells whose arrays are copied; NULL:
- * all ranks'. */
+/* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows by what
+ * others send. hops: what these pass on is not copied; NULL: nothing is. view_of: where an array of an entry is on a
+ * rank. reaches: tells whose arrays are copied; NULL: all ranks'. */
 typedef bool (*rs_reaches)(void *user, int64_t rank);
 typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
                                      rs_view *view);
-reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, rs_reaches reaches, void *user,
-                       rs_copies *copies, int64_t *foreign_bytes);
+reshard_status rs_pull(const struct reshard_plan_s *plan, const struct rs_hops *hops, rs_view_of view_of,
+                       rs_reaches reaches, void *user, rs_copies *copies, int64_t *foreign_bytes);
 /* Appends the copies of the data that stays on the rank alone. */
 reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_copies *copies);
 

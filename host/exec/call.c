@@ -207,16 +207,17 @@ static reshard_status execute_again(sharded_call *x) {
 
 /* --- Processes that map each other's memory ----------------------------------------------------------------------- */
 
-static reshard_status take_sources(sharded_call *x) {
-  for (int64_t r = 0; r < x->comm->size; r++)
-    RS_TRY(rs_reach_take(x->cached->reach, r, &x->all[r].shown));
+static reshard_status take_sources(sharded_call *x, rs_partners with) {
+  for (int64_t i = 0; i < with.n; i++)
+    RS_TRY(rs_reach_take(x->cached->reach, &with.at[i], &x->all[with.at[i].rank].shown));
   return RESHARD_SUCCESS;
 }
 
 /* One pass, between two meetings. A rank that fails there is heard of by all in the second one. */
 static reshard_status execute_direct(sharded_call *x) {
-  reshard_status status = rs_files_pass(x->comm, x->given->plan);
-  RS_THEN(status, take_sources(x));
+  const rs_partners with = {x->given->plan->peers.at, x->given->plan->peers.n};
+  reshard_status status = rs_files_pass(x->comm, with);
+  RS_THEN(status, take_sources(x, with));
   RS_THEN(status, rs_cached_bind_direct(x->cached, x->comm, x->given->plan));
   if (status == RESHARD_SUCCESS)
     status = reshard_execute(x->cached->direct, x->given->stream);
@@ -228,7 +229,7 @@ static reshard_status execute_direct(sharded_call *x) {
 
 /* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. */
 static reshard_status rebind_mixed(sharded_call *x) {
-  reshard_status status = take_sources(x);
+  reshard_status status = take_sources(x, rs_transfer_partners(x->cached->transfer));
   RS_THEN(status, bind_mixed(x));
   status = rs_agree(x->comm, status);
   x->cached->shown = status == RESHARD_SUCCESS ? x->shown.version : 0;

@@ -55,13 +55,13 @@ typedef struct rs_offers {
   const rs_offer **offer; /* [n] by rank; NULL: nothing comes from that rank, or it is on another node */
   void **flags;           /* [n] of peers on the node that meet on streams */
 } rs_offers;
-/* Collective. Tells the others where this rank's sources are, none of which is private, and maps those of the ranks
+/* Collective. Tells the others where this rank's sources are, none of which is private, and maps those of the partners
  * that send to it. Where ranks meet on streams it maps the flags of its peers, too, for those of this rank; NULL: they
  * do not. status: of this rank so far. All ranks succeed, or all get the same error. The communicator has the others'
  * memory files. */
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_flags *flags,
-                                  rs_offers **offers);
+                                  rs_partners partners, const rs_arrays *arrays, const rs_sources *sources,
+                                  const rs_shared_flags *flags, rs_offers **offers);
 void rs_offers_free(rs_offers *offers); /* but for the mappings; NULL is allowed */
 /* Local: this rank has freed memory of its GPU that others opened in an exchange, and they have not heard of it. */
 bool rs_offers_outdated(reshard_comm comm);
@@ -89,8 +89,8 @@ void rs_reach_free(rs_reach *reach); /* NULL is allowed */
  * others until the call ends. *private_entry: as in rs_sources. */
 reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_notice *notice, rs_shown *shown,
                              int64_t *private_entry);
-/* Takes what another rank shows, if it sends to this one; local, before that rank's call ends. */
-reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown);
+/* Takes what a partner shows, if it sends to this rank; local, before that rank's call ends. */
+reshard_status rs_reach_take(rs_reach *reach, const rs_peer *partner, const rs_shown *shown);
 /* Sources of this rank and of those that were taken, by rank, for a transfer to be bound to. *changed: since the last
  * call of this. */
 const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed);
@@ -99,9 +99,9 @@ const rs_offer *const *rs_reach_offers(rs_reach *reach, bool *changed);
  * others. */
 reshard_status rs_offers_meet(reshard_comm comm, uint64_t key);
 
-/* direct/files.c. Collective, of a plan's ranks; on communicators that pass no memory files nothing: passes this rank's
- * file to those that read it and lack it, and takes theirs. A rank that fails goes on with the others. */
-reshard_status rs_files_pass(reshard_comm comm, const struct reshard_plan_s *plan);
+/* direct/files.c. Collective, of partners; on communicators that pass no memory files nothing: passes this rank's file
+ * to those that read it and lack it, and takes theirs. A rank that fails goes on with the others. */
+reshard_status rs_files_pass(reshard_comm comm, rs_partners with);
 /* Local: tells whether all ranks have succeeded in the call. If not, what was passed in it is passed again. */
 void rs_files_settle(reshard_comm comm, bool success);
 

@@ -43,18 +43,18 @@ typedef struct rs_record {
     rs_sharder_terms terms; /* sharder */
   };
   uint64_t fields[RS_FIELDS];
-  uint64_t key;                 /* create: rank 0's is taken; rebind: compared */
-  const struct rs_offer *offer; /* read by ranks of the same process only */
-  int64_t entries, value;       /* of the plan; of the argument */
-  int64_t cached;               /* agree: of the request */
-  int64_t rounds, staged;       /* that this rank needs at least where all is sent; bytes that it stages */
-  int64_t needed;               /* the limit that takes so many rounds */
+  uint64_t key;                       /* create: rank 0's is taken; rebind: compared */
+  const struct rs_offer *offer;       /* read by ranks of the same process only */
+  int64_t entries, value;             /* of the plan; of the argument */
+  int64_t cached;                     /* agree: of the request */
+  int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
+  int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
   union {
     struct {
-      int64_t mixed_rounds, mixed_staged, mixed_needed; /* the same on the mixed path, if that is taken */
+      int64_t needed, mixed_needed; /* of blocks that are not cut: the limits that take so many rounds */
     };
-    /* Create, on other paths: streams of the rank, the most of a message, and the hops of the longest way, where bytes
-     * are passed on. */
+    /* Create, of plans that pass bytes on, which have no blocks: streams of the rank, the most of a message, and the
+     * hops of the longest way. */
     struct {
       int64_t streams;
       int32_t of_pair, hops;

@@ -55,7 +55,7 @@ static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane)
   memory->copies.deal = memory->nlanes > 1;
   for (int64_t r = 0; r < n; r++)
     if (o[r]->comm->process.lane == lane)
-      RS_TRY(rs_pull(o[r]->call->plan, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
+      RS_TRY(rs_pull(o[r]->call->plan, NULL, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
   return device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->programs[lane]);
 }
 

@@ -11,6 +11,7 @@
 #include "exec/path.h"
 #include "exec/record.h"
 #include "exec/staging.h"
+#include "plan/hops.h"
 #include "plan/rounds.h"
 
 #include <reshard/transfer.h>
@@ -136,9 +137,23 @@ static inline void rs_transfer_give_back(struct reshard_transfer_s *t) {
     rs_transfer_end(t);
 }
 
-/* True where the transfer reads the rank's sources itself; no message of it goes from that rank, or to it. */
+/* The ranks that it has messages with, or reads. */
+static inline rs_partners rs_transfer_partners(const struct reshard_transfer_s *t) {
+  rs_partners all = {t->plan->peers.at, t->plan->peers.n};
+  if (t->messages.pace.passes)
+    all.n = rs_plan_told(t->plan, &all.at);
+  return all;
+}
+
+/* True where the transfer reads the rank's sources itself; of what is not passed on no message goes from that rank, or
+ * to it. */
 static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {
   return t->path == &rs_mixed_path && t->comm->memory.imports != NULL && t->comm->memory.imports[rank] != NULL;
+}
+
+/* True where a stream is no message, as the transfer reads it. */
+static inline bool rs_transfer_reads(const struct reshard_transfer_s *t, const rs_stream_end *end) {
+  return t->plan->hops->streams.at[end->stream].group == 0 && rs_transfer_reaches(t, end->peer);
 }
 
 /* Bytes of a place of a pair's mailbox that staged messages lie in; 0: they have staging of their own. */

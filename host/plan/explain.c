@@ -174,7 +174,8 @@ static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
     add_count(t, overlapping, "tensor");
     rs_text_add(t, ", of which boxes of the destination overlap");
   }
-  rs_text_add(t, "\n  not passed on: anything, where a transfer is direct or mixed, or takes a collective");
+  rs_text_add(t, "\n  not passed on: anything, where a transfer is direct or takes a collective; a mixed one reads "
+                 "only what is not passed on");
 }
 
 static void explain_text(const struct reshard_plan_s *plan, const rs_conversion *list, int64_t nlist, rs_text *t) {

@@ -7,7 +7,8 @@
  * all hops. A pair of ranks has one message a round, a piece of each of its streams. All else that a holder sends to a
  * rank is the plain stream.
  *
- * The messages of the plan's classes pass nothing on. They are what transfers take whose path does not. */
+ * The messages of the plan's classes pass nothing on. They are what direct transfers take, and those of collectives. On
+ * the mixed path plain streams of ranks of the node are no messages: their segments are read at the holder. */
 #ifndef RS_PLAN_HOPS_H
 #define RS_PLAN_HOPS_H
 

@@ -135,6 +135,11 @@ typedef struct rs_peer {
    * there are several, or a number beyond 31 bits. Narrow, as a dense world has peers by the million. */
   int32_t send_message, receive_message;
 } rs_peer;
+/* The peers that messages go to and come from, by rank. */
+typedef struct rs_partners {
+  const rs_peer *at;
+  int64_t n;
+} rs_partners;
 /* Notes one more message to or from a peer: the i-th of a side, of so many entries. */
 static inline void rs_peer_add_message(rs_peer *peer, bool sending, const rs_side *side, int64_t i, int64_t entries) {
   int32_t *known = sending ? &peer->send_message : &peer->receive_message;

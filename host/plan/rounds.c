@@ -140,12 +140,14 @@ static int64_t count_staged(const struct reshard_plan_s *plan, const rs_pace *pa
 /* The i-th of all messages: to and from a peer by turns; of all streams: those sent first. 0: it takes no staging. */
 static int64_t staged_message(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place, int64_t i) {
   const rs_hops *h = plan->hops;
+  if (in_place != NULL && in_place[i])
+    return 0;
   if (pace->passes) {
     const rs_stream_end *end = i < h->sends.n ? &h->sends.at[i] : &h->receives.at[i - h->sends.n];
     return end->like >= 0 && pace->halves > 1 ? 0 : h->streams.at[end->stream].bytes;
   }
   const rs_peer *p = &plan->peers.at[i / 2];
-  return in_place != NULL && in_place[i] ? 0 : i % 2 == 0 ? p->sent : p->received;
+  return i % 2 == 0 ? p->sent : p->received;
 }
 
 rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
@@ -311,10 +313,12 @@ static reshard_status describe_messages(const struct reshard_plan_s *plan, const
  * streams: the most of any rank, where bytes are passed on. Fewer rounds than needed are an error. */
 static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, int64_t streams,
                                       reshard_plan_info *info) {
-  bool *in_place;
+  bool *in_place = NULL; /* no stream is */
   rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1, streams);
-  RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
-  find_in_place(plan, in_place);
+  if (!pace.passes) {
+    RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
+    find_in_place(plan, in_place);
+  }
   rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);
   int64_t least = least_rounds(plan, &pace, in_place, staging.bytes);
   pace.rounds = rounds >= 0 ? rounds : least;

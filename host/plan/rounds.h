@@ -44,7 +44,8 @@ int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes);
 int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged);
 
 /* Least number of rounds that this rank needs: 0 without messages. All ranks take the largest of these. The rounds of
- * the pace are not read. in_place: [2 * i] of the message to peers.at[i], [2 * i + 1] of that from it. */
+ * the pace are not read. in_place: [2 * i] of the message to peers.at[i], [2 * i + 1] of that from it; of streams those
+ * that no message carries, the sent ones first. */
 int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place);
 
 /* The least limit for which there are such rounds; it may be above the pace's where blocks are not cut. */

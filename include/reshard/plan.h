@@ -213,7 +213,7 @@ typedef struct reshard_plan_info {
   int64_t entering_least_bytes;
   int64_t source_bytes; /* of the entries' regions, that this rank holds as a source */
   /* Where bytes are passed on, sent and received bytes, peers, messages and rounds are of that: of transfers on the
-   * packed path. Others pass nothing on. */
+   * packed and the mixed path. Others pass nothing on. */
   int64_t chains;       /* as they were asked for, or chosen; 0: nothing is passed on */
   int64_t hops;         /* of the longest way that bytes take to this rank, or from it; 1: none is passed on here */
   int64_t later_rounds; /* beyond `rounds`, in which bytes that came last are passed on */
@@ -249,7 +249,7 @@ RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t r
  * more than the limit, where there is one. A rebind to arrays of which less goes in place keeps the rounds and may take
  * more: sent_bytes + received_bytes + 2 * kept_bytes + 512 * peers of the info always suffice, or this where it is
  * more. Where bytes are passed on, so does the larger of that and the same of a plan with RESHARD_NO_CHAINS, whose
- * messages a mixed transfer takes. The direct path needs none. */
+ * messages a collective takes. The direct path needs none. */
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);
 
 typedef enum reshard_format { RESHARD_TEXT = 0, RESHARD_JSON = 1 } reshard_format;

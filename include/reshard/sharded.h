@@ -76,7 +76,7 @@ typedef struct reshard_sharder_options {
    * together at the most that was in use at one time. A reshard in place then takes no more memory than without. -1:
    * none; else bytes. 0 where a device is given. */
   int64_t keep_bytes;
-  /* As in reshard_plan_options, of the communicator's ranks; copied. Calls on the packed path pass bytes on by it. A
+  /* As in reshard_plan_options, of the communicator's ranks; copied. Packed and mixed calls pass bytes on by it. A
    * DTensor's part of the mesh has the domains of its ranks, and no more chains than these. NULL: none. */
   const reshard_topology *topology;
 } reshard_sharder_options;

@@ -496,6 +496,84 @@ static void redistributes(reshard_path path) {
   close_moved(&m);
 }
 
+/* Parts that messages bring to all ranks, where each has one and wants all, and a part enters a domain once: between
+ * domains, and within. */
+static void count_parts(const int64_t *domains, int64_t *between, int64_t *within) {
+  *between = *within = 0;
+  for (int r = 0; r < size; r++)
+    for (int s = 0; s < size; s++) {
+      bool entered = s > 0 && domains[s - 1] == domains[s]; /* an earlier rank of the domain has taken it */
+      if (domains[r] != domains[s])
+        *(entered ? within : between) += 1;
+      else
+        *within += r / per_node != s / per_node;
+    }
+}
+
+/* Ranks of two domains gather all rows again and again, in other arrays each time. What is passed on goes by messages,
+ * also from a rank of the node; in one turn all sends. */
+static void passes_on(void) {
+  enum { TURNS = 6, PRIVATE = 3 };
+  const int64_t shape[] = {4 * (int64_t)size, 50}, part[] = {4, 50};
+  char text[32];
+  int64_t domains[64], between, within;
+  moved m;
+  reshard_sharder sharder = NULL;
+  reshard_mesh mesh = NULL;
+  reshard_placement placement[2];
+  int order[2];
+  CHECK(open_moved(rank / per_node, 0, 0, RESHARD_PATH_AUTO, false, &m) == RESHARD_SUCCESS, "transfer");
+  for (int r = 0; r < size; r++)
+    domains[r] = r >= 2; /* with nodes of three, one of whose ranks is in the other domain */
+  count_parts(domains, &between, &within);
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = size;
+  topology.domain = domains;
+  topology.chains = 1;
+  const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .topology = &topology};
+  CHECK(reshard_sharder_create(m.comm, &options, &sharder) == RESHARD_SUCCESS, "sharder");
+  snprintf(text, sizeof text, "tp=%d", size);
+  CHECK(reshard_mesh_parse(m.comm, 0, text, &mesh) == RESHARD_SUCCESS, "mesh");
+  CHECK(reshard_placements_parse("S0", mesh, &placement[0], &order[0]) == RESHARD_SUCCESS, "S0");
+  CHECK(reshard_placements_parse("R", mesh, &placement[1], &order[1]) == RESHARD_SUCCESS, "R");
+  const reshard_placing rows = {mesh, &placement[0], &order[0]}, all = {mesh, &placement[1], &order[1]};
+  for (int turn = 0; turn < TURNS; turn++) {
+    reshard_dtensor source = NULL, result = NULL;
+    reshard_tensor local = NULL;
+    reshard_comm_stats before, after;
+    int64_t wrong = 0;
+    CHECK((turn == PRIVATE && rank == 1
+               ? reshard_tensor_create(RESHARD_F32, 2, part, &local)
+               : reshard_tensor_create_on(m.device, RESHARD_F32, 2, part, NULL, &local)) == RESHARD_SUCCESS,
+          "part");
+    CHECK(reshard_dtensor_from_local(sharder, &rows, local, 2, shape, 0, &source) == RESHARD_SUCCESS, "source");
+    reshard_tensor_release(local);
+    float *from = data_of(reshard_dtensor_local(source));
+    for (int64_t i = 0; i < part[0] * part[1]; i++)
+      from[i] = value_of(4 * rank + i / part[1], i % part[1], turn);
+    CHECK(reshard_comm_get_stats(m.comm, &before) == RESHARD_SUCCESS, "statistics");
+    CHECK(reshard_dtensor_redistribute(1, &source, &all, NULL, &result) == RESHARD_SUCCESS, "turn %d", turn);
+    CHECK(reshard_comm_get_stats(m.comm, &after) == RESHARD_SUCCESS, "statistics");
+    const float *to = data_of(reshard_dtensor_local(result));
+    for (int64_t i = 0; i < shape[0] * shape[1]; i++)
+      wrong += to[i] != value_of(i / part[1], i % part[1], turn);
+    CHECK(wrong == 0, "turn %d: %lld wrong", turn, (long long)wrong);
+    int64_t bytes[3] = {after.between_bytes - before.between_bytes, after.leaving_bytes - before.leaving_bytes,
+                        after.within_bytes - before.within_bytes};
+    MPI_Allreduce(MPI_IN_PLACE, bytes, 3, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < 3; i++)
+      bytes[i] /= part[0] * part[1] * 4;
+    CHECK(bytes[0] == between && bytes[1] == between && (turn == PRIVATE || bytes[2] == within),
+          "turn %d: %lld parts between domains, %lld from sources, %lld within", turn, (long long)bytes[0],
+          (long long)bytes[1], (long long)bytes[2]);
+    reshard_dtensor_release(source);
+    reshard_dtensor_release(result);
+  }
+  reshard_mesh_release(mesh);
+  reshard_sharder_destroy(sharder);
+  close_moved(&m);
+}
+
 /* One rank's tensors to all, of which those of its node read them. */
 static void syncs(reshard_path path) {
   enum { TENSORS = 5, ELEMENTS = 1000 };
@@ -548,6 +626,7 @@ int main(int argc, char **argv) {
     shrinks(lost);
   redistributes(RESHARD_PATH_AUTO);
   redistributes(RESHARD_PATH_MIXED);
+  passes_on();
   syncs(RESHARD_PATH_AUTO);
   syncs(RESHARD_PATH_MIXED);
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

@@ -43,16 +43,18 @@ proves() { # RANKS-PER-NODE VERIFY-OPTION...
 }
 for per_node in 2 3; do proves $per_node; done
 proves 4 --path packed --topology 2
-proves 2 --path mixed
+for per_node in 2 3; do proves $per_node --path mixed --topology 2; done # of which one is reached from the other domain
 four 3 2 "${verify[@]}" --path direct
 four 3 4 "${verify[@]}" --path mixed
 grep -q 'error: --path mixed: the ranks that --comm mpi connects here have none' errors || fail "$(cat errors)"
 
 printf '%s\n' 0-1 2-3 'chains 1' >domains # each byte of 64 x 64 f32 enters the second once, and is passed on once
-four 0 4 bench --comm mpi --shape 64x64 --src 'mesh(2@0-1;S0)' --dst 'mesh(2@2-3;R)' --path packed --topology domains \
-  -n 1 -w 0 -c 1 --json -
-for field in wrong\":0 {between,within,leaving}_bytes\":16384; do
-  grep -q "\"$field," said || fail "with domains, not $field: $(cat said)"
+for path in packed mixed; do # by messages also from rank 1 to rank 2 of its node
+  four 0 3 bench --comm mpi --shape 64x64 --src 'mesh(2@0-1;S0)' --dst 'mesh(2@2-3;R)' --path $path --topology domains \
+    -n 1 -w 0 -c 1 --json -
+  for field in wrong\":0 {between,within,leaving}_bytes\":16384; do
+    grep -q "\"$field," said || fail "$path with domains, not $field: $(cat said)"
+  done
 done
 
 four 0 2 trace --comm mpi --shape 60x300 --src 'chunk(0)' --dst 'chunk(1)' --json trace.json

@@ -67,7 +67,7 @@ static reshard_status compile_lanes(int64_t n, void **all) {
 static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   RS_TRY(t->comm->ops->threads->enter(t->comm));
   reshard_status status =
-      rs_pull(t->plan, view_of_peer, NULL, (void *)offers, &binding->listed, &binding->foreign_bytes);
+      rs_pull(t->plan, NULL, view_of_peer, NULL, (void *)offers, &binding->listed, &binding->foreign_bytes);
   t->comm->ops->threads->leave(t->comm);
   return status;
 }
@@ -76,7 +76,7 @@ static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const
 static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
   rs_copies *copies = &binding->listed;
   copies->deal = between_processes(t->comm);
-  RS_TRY(rs_pull(t->plan, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
+  RS_TRY(rs_pull(t->plan, NULL, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
   int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
   return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.barrier, &binding->keep)
                             : RESHARD_SUCCESS;

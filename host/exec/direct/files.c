@@ -3,7 +3,6 @@
 #include "exec/offer.h"
 
 #include "device/cpu/segment.h"
-#include "plan/plan.h"
 
 static bool is_wanted(reshard_comm comm, const rs_peer *p, bool from) {
   const rs_passed_file *f = &comm->memory.passed[p->rank];
@@ -34,22 +33,22 @@ static reshard_status pass_one(reshard_comm comm, int64_t rank, bool from, int o
   return status;
 }
 
-reshard_status rs_files_pass(reshard_comm comm, const struct reshard_plan_s *plan) {
+reshard_status rs_files_pass(reshard_comm comm, rs_partners with) {
   rs_kept_error first = {0};
   int64_t since = rs_now_ns();
   int own = -1;
   bool some = false, open;
-  for (int64_t i = 0; comm->memory.passed != NULL && i < plan->peers.n && !some; i++)
-    some = is_wanted(comm, &plan->peers.at[i], false) || is_wanted(comm, &plan->peers.at[i], true);
+  for (int64_t i = 0; comm->memory.passed != NULL && i < with.n && !some; i++)
+    some = is_wanted(comm, &with.at[i], false) || is_wanted(comm, &with.at[i], true);
   if (!some)
     return RESHARD_SUCCESS;
   rs_error_keep(&first, rs_shared_open(&own));
   open = own >= 0;
   for (bool more = true; more;) {
     more = false;
-    for (int64_t i = 0; i < 2 * plan->peers.n; i++) { /* all are passed on before one is waited for */
-      const rs_peer *p = &plan->peers.at[i % plan->peers.n];
-      bool from = i >= plan->peers.n, done;
+    for (int64_t i = 0; i < 2 * with.n; i++) { /* all are passed on before one is waited for */
+      const rs_peer *p = &with.at[i % with.n];
+      bool from = i >= with.n, done;
       if (!is_wanted(comm, p, from))
         continue;
       rs_error_keep(&first, pass_one(comm, p->rank, from, own, since, &done));

@@ -24,8 +24,8 @@ void rs_offers_free(rs_offers *offers) {
 }
 
 /* Local: reads the strings of those that send to this rank, and where ranks meet those of all peers. */
-static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all,
-                                  bool meet, rs_offers **out) {
+static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, rs_partners partners,
+                                  const rs_strings *all, bool meet, rs_offers **out) {
   rs_offers *made;
   reshard_status status;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
@@ -33,14 +33,14 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->flags, made->n, sizeof *made->flags), fail);
   RS_TRY_GOTO(status, rs_mappings_create(comm, &made->mappings), fail);
-  for (int64_t i = 0; i < plan->peers.n; i++) {
-    int64_t rank = plan->peers.at[i].rank;
+  for (int64_t i = 0; i < partners.n; i++) {
+    int64_t rank = partners.at[i].rank;
     const char *theirs = all->bytes + all->first[rank];
     if (comm->memory.imports[rank] == NULL)
       continue;
     if (meet)
       RS_TRY_GOTO(status, rs_remote_flags_open(rank, theirs, made->mappings, &made->flags[rank]), fail);
-    if (plan->peers.at[i].received > 0)
+    if (partners.at[i].received > 0)
       RS_TRY_GOTO(status,
                   rs_remote_sources_read(plan, rank, theirs, all->first[rank + 1] - all->first[rank], made->mappings,
                                          &made->offer[rank]),
@@ -55,22 +55,22 @@ fail:
 }
 
 /* Descriptors of the memory in the strings come to those who read it. */
-static reshard_status pass_files(reshard_comm comm, const struct reshard_plan_s *plan, const rs_strings *all) {
+static reshard_status pass_files(reshard_comm comm, rs_partners partners, const rs_strings *all) {
   rs_peer_list *lists;
   bool good = true;
   if (comm->device->processes == NULL)
-    return rs_files_pass(comm, plan);
+    return rs_files_pass(comm, partners);
   lists = rs_peers_lists(comm);
   for (int64_t r = 0; r < comm->size; r++)
     good &= rs_remote_sources_list(all->bytes + all->first[r], all->first[r + 1] - all->first[r], &lists[r]);
   if (!good)
     return rs_error(RESHARD_ERROR_MISMATCH, "a string of sources of %lld ranks is too short", (long long)comm->size);
-  return rs_peers_pass(comm, plan);
+  return rs_peers_pass(comm, partners);
 }
 
 reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  const rs_arrays *arrays, const rs_sources *sources, const rs_shared_flags *flags,
-                                  rs_offers **offers) {
+                                  rs_partners partners, const rs_arrays *arrays, const rs_sources *sources,
+                                  const rs_shared_flags *flags, rs_offers **offers) {
   char *mine = NULL;
   int64_t size = 0;
   rs_strings *all;
@@ -79,8 +79,8 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
   free(mine);
   RS_TRY(status);
   rs_offers *made = NULL;
-  status = pass_files(comm, plan, all);
-  RS_THEN(status, read_offers(comm, plan, all, flags != NULL, &made));
+  status = pass_files(comm, partners, all);
+  RS_THEN(status, read_offers(comm, plan, partners, all, flags != NULL, &made));
   if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
     status = rs_agree(comm, status);
   if (status == RESHARD_SUCCESS) {

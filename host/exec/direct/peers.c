@@ -5,8 +5,6 @@
  * system limits what a process has open, and what is under way. */
 #include "exec/direct/peers.h"
 
-#include "plan/plan.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -288,13 +286,13 @@ static reshard_status pass_in_turns(reshard_comm comm, pass_state *s, passing *w
   return rs_error_restore(&s->first);
 }
 
-reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan) {
+reshard_status rs_peers_pass(reshard_comm comm, rs_partners partners) {
   struct rs_peers *peers = comm->memory.peers;
   pass_state state = {.mine = &peers->lists[comm->rank]};
   int64_t n = 0;
   rs_peers_hear(comm);
-  for (int64_t i = 0; i < plan->peers.n; i++) {
-    const rs_peer *p = &plan->peers.at[i];
+  for (int64_t i = 0; i < partners.n; i++) {
+    const rs_peer *p = &partners.at[i];
     peer_rank *peer = &peers->ranks[p->rank];
     const rs_peer_list *theirs = &peers->lists[p->rank];
     passing with = {.rank = p->rank, .last = p->sent > 0 ? state.mine->n : state.mine->nflags};

@@ -6,6 +6,7 @@
 #define RS_EXEC_DIRECT_PEERS_H
 
 #include "comm/comm.h"
+#include "plan/plan.h"
 
 /* The memory of a rank, which tells of it in its string of sources. */
 typedef struct rs_peer_list {
@@ -25,9 +26,9 @@ rs_peer_list *rs_peers_lists(reshard_comm comm);
 bool rs_peers_have_freed(reshard_comm comm);
 /* Local: closes what others have freed, by what is `live` in all ranks' lists. All have this rank's list, too. */
 void rs_peers_hear(reshard_comm comm);
-/* Hears, and passes descriptors on between the ranks of a plan, which all call it. Descriptors of this rank's list go
- * to ranks that read it and lack them, those of the others' lists come. A rank that fails goes on with the others. */
-reshard_status rs_peers_pass(reshard_comm comm, const struct reshard_plan_s *plan);
+/* Hears, and passes descriptors on between partners, which all call it. Descriptors of this rank's list go to those
+ * that read it and lack them; theirs come. A rank that fails goes on with the others. */
+reshard_status rs_peers_pass(reshard_comm comm, rs_partners partners);
 /* Local: tells whether all ranks have succeeded. If not, what was passed on in the last call is passed on again: what
  * has come in it is closed, which nothing uses any more. */
 void rs_peers_settle(reshard_comm comm, bool success);

@@ -138,12 +138,6 @@ reshard_status rs_reach_show(rs_reach *reach, const reshard_arrays *arrays, rs_n
 
 /* --- After it ----------------------------------------------------------------------------------------------------- */
 
-static bool comes_from(const struct reshard_plan_s *plan, int64_t rank) {
-  int64_t low = 0, high = plan->peers.n;
-  RS_LOWER_BOUND(low, high, plan->peers.at[i].rank < rank);
-  return low < plan->peers.n && plan->peers.at[low].rank == rank && plan->peers.at[low].received > 0;
-}
-
 /* Takes a list in place of the last one, which keeps what both name mapped until then. */
 static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *shown, const char *shown_sources) {
   rs_mappings *mappings;
@@ -163,10 +157,11 @@ static reshard_status take_list(rs_reach *reach, int64_t rank, const rs_shown *s
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_reach_take(rs_reach *reach, int64_t rank, const rs_shown *shown) {
+reshard_status rs_reach_take(rs_reach *reach, const rs_peer *partner, const rs_shown *shown) {
   const char *shown_sources;
-  if (rank == reach->comm->rank || reach->comm->memory.imports[rank] == NULL ||
-      shown->version == reach->ranks[rank].version || !comes_from(reach->plan, rank))
+  int64_t rank = partner->rank;
+  if (reach->comm->memory.imports[rank] == NULL || shown->version == reach->ranks[rank].version ||
+      partner->received == 0)
     return RESHARD_SUCCESS;
   if (shown->bytes < 0 || shown->bytes > shown->place.bytes)
     return rs_error(RESHARD_ERROR_MISMATCH, "rank %lld shows %lld bytes in a notice of %lld", (long long)rank,

@@ -6,6 +6,8 @@
  * a handful of descriptors, not one per block. */
 #include "exec/lower/lower.h"
 
+#include "plan/hops.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,23 +245,22 @@ typedef struct last_destination {
   rs_view view;
 } last_destination;
 
-/* Copies of one message (or of what is kept: the message to itself), all into this rank's arrays. */
-static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t entry, bool kept,
+/* Copies of one message of a rank (or of what is kept: the message to itself), all into this rank's arrays. */
+static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t entry, const rs_class *c, int64_t rank,
                                    const rs_message *message, rs_view_of view_of, void *user, last_destination *dst,
                                    rs_copies *copies) {
-  const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
   rs_view src;
-  copies->peer = (int32_t)message->peer;
+  copies->peer = (int32_t)rank;
   for (int64_t i = 0; i < message->count; i++) {
     const rs_segment *s = &message->segments[i];
     if (i == 0 || s[-1].src_array != s->src_array)
-      RS_TRY(view_of(user, message->peer, entry, true, s->src_array, &src));
+      RS_TRY(view_of(user, rank, entry, true, s->src_array, &src));
     if (dst->array != s->dst_array)
       RS_TRY(view_of(user, plan->rank, entry, false, s->dst_array, &dst->view));
     dst->array = s->dst_array;
     rs_lowering lowering = {.class_ = c,
-                            .sending = kept,
-                            .route = {message->peer, plan->rank},
+                            .sending = rank == plan->rank,
+                            .route = {rank, plan->rank},
                             .segment = s,
                             .src = &src,
                             .dst = &dst->view};
@@ -271,24 +272,33 @@ static reshard_status pull_message(const struct reshard_plan_s *plan, int64_t en
 /* Copies of the data that stays on the rank. */
 static reshard_status pull_own(const struct reshard_plan_s *plan, int64_t entry, rs_view_of view_of, void *user,
                                last_destination *dst, rs_copies *copies) {
-  const rs_message *own = rs_side_message(&plan->classes.at[plan->entries[entry].class_].send, plan->rank);
-  return own != NULL ? pull_message(plan, entry, true, own, view_of, user, dst, copies) : RESHARD_SUCCESS;
+  const rs_class *c = &plan->classes.at[plan->entries[entry].class_];
+  const rs_message *own = rs_side_message(&c->send, plan->rank);
+  return own != NULL ? pull_message(plan, entry, c, plan->rank, own, view_of, user, dst, copies) : RESHARD_SUCCESS;
+}
+
+/* The rank whose source a received message is of. hops: it is a stream of these. */
+static int64_t holder_of(const rs_hops *hops, const rs_message *message) {
+  return hops != NULL ? hops->streams.at[message->peer].holder : message->peer;
 }
 
 /* Peers in turn from the next rank on, so that ranks that all read one another do not begin with the same one. */
-reshard_status rs_pull(const struct reshard_plan_s *plan, rs_view_of view_of, rs_reaches reaches, void *user,
-                       rs_copies *copies, int64_t *foreign_bytes) {
+reshard_status rs_pull(const struct reshard_plan_s *plan, const rs_hops *hops, rs_view_of view_of, rs_reaches reaches,
+                       void *user, rs_copies *copies, int64_t *foreign_bytes) {
+  const rs_class *classes = hops != NULL ? hops->classes : plan->classes.at;
   for (int64_t i = 0; i < plan->nentries; i++) {
-    const rs_class *c = &plan->classes.at[plan->entries[i].class_];
+    const rs_class *c = &classes[plan->entries[i].class_];
     last_destination dst = {.array = -1};
     RS_TRY(pull_own(plan, i, view_of, user, &dst, copies));
     int64_t before = copies->bytes, n = c->receive.messages.n, first = 0, high = n;
     const rs_message *from = c->receive.messages.at;
-    RS_LOWER_BOUND(first, high, from[i].peer < plan->rank);
+    RS_LOWER_BOUND(first, high, holder_of(hops, &from[i]) < plan->rank);
     for (int64_t m = 0; m < n; m++) {
       const rs_message *message = &from[(first + m) % n];
-      if (reaches == NULL || reaches(user, message->peer))
-        RS_TRY(pull_message(plan, i, false, message, view_of, user, &dst, copies));
+      int64_t rank = holder_of(hops, message);
+      bool passed = hops != NULL && hops->streams.at[message->peer].group > 0;
+      if (!passed && (reaches == NULL || reaches(user, rank)))
+        RS_TRY(pull_message(plan, i, c, rank, message, view_of, user, &dst, copies));
     }
     *foreign_bytes += copies->bytes - before;
   }

@@ -368,9 +368,10 @@ static bool reaches_peer(void *user, int64_t rank) {
 /* Compiles the copies that stay on the rank, with those from ranks whose sources are read. */
 static reshard_status make_keep(packer *p) {
   rs_copies kept = {.deal = p->offers != NULL};
-  reshard_status status = p->offers == NULL
-                              ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
-                              : rs_pull(p->plan, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
+  const rs_hops *hops = p->transfer->messages.pace.passes ? p->plan->hops : NULL;
+  reshard_status status =
+      p->offers == NULL ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
+                        : rs_pull(p->plan, hops, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
   RS_THEN(status, rs_packer_compile(p, &kept, &p->binding->keep));
   if (status == RESHARD_SUCCESS && p->binding->keep != NULL &&
       p->transfer->streams.barrier != NULL) /* it reads others' memory */

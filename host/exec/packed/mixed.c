@@ -1,6 +1,9 @@
 /* The mixed path: ranks of several nodes, in one execute. Sources of ranks on this node are read, strided source to
  * strided destination; the others send messages, as on the packed path. Only these make rounds.
  *
+ * Bytes that are passed on go by messages from their holders on, those of this node among them: a rank that passes them
+ * on knows by rounds when they have come.
+ *
  * It is the packed path with more copies among those that stay on the rank. Between processes these need two meetings:
  * no source is read before its rank has come, and none after a rank has returned. The first one is the packed path's,
  * before anything is written; within another call it is held here, unless that binds a cached transfer: ranks have met

@@ -13,7 +13,6 @@
 #include "device/plain.h"
 #include "device/trace.h"
 #include "exec/record.h"
-#include "plan/hops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,19 +39,18 @@ static reshard_status reserve_exchange(int64_t n, void **all) {
 
 /* Connections to the peers that messages go to or come from: every rank has bound its arrays. */
 static reshard_status connect_peers(reshard_transfer t) {
-  const rs_peer *peers = t->plan->peers.at;
-  int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0, n = t->plan->peers.n;
-  if (t->messages.pace.passes)
-    n = rs_plan_told(t->plan, &peers);
-  reshard_status status = rs_alloc(&sends, n, sizeof *sends);
-  RS_THEN(status, rs_alloc(&receives, n, sizeof *receives));
-  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++) {
-    if (rs_transfer_reaches(t, peers[i].rank))
+  const rs_partners all = rs_transfer_partners(t);
+  int64_t *sends = NULL, *receives = NULL, nsends = 0, nreceives = 0;
+  reshard_status status = rs_alloc(&sends, all.n, sizeof *sends);
+  RS_THEN(status, rs_alloc(&receives, all.n, sizeof *receives));
+  for (int64_t i = 0; i < all.n && status == RESHARD_SUCCESS; i++) {
+    const rs_peer *p = &all.at[i];
+    if (rs_transfer_reaches(t, p->rank) && !t->messages.pace.passes) /* else some of it may be passed on */
       continue;
-    if (peers[i].sent > 0)
-      sends[nsends++] = peers[i].rank;
-    if (peers[i].received > 0)
-      receives[nreceives++] = peers[i].rank;
+    if (p->sent > 0)
+      sends[nsends++] = p->rank;
+    if (p->received > 0)
+      receives[nreceives++] = p->rank;
   }
   status = rs_agree(t->comm, status);
   const rs_links links = {sends, receives, nsends, nreceives, t->messages.collective.root, t->messages.collective.kind};

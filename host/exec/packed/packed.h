@@ -1,4 +1,4 @@
-/* Inside of the packed path: packed.c, bind.c and streams.c. */
+/* Inside of the packed path: packed.c, bind.c, passed.c and streams.c. */
 #ifndef RS_EXEC_PACKED_H
 #define RS_EXEC_PACKED_H
 
@@ -35,6 +35,9 @@ reshard_status rs_packed_prepare(const rs_bind_calls *calls);
 reshard_status rs_packed_run(rs_execution *execution);
 void rs_packed_release(reshard_comm comm, rs_binding *binding);
 reshard_status rs_packed_run_on_streams(rs_execution *execution);
+
+/* passed.c: which of the streams are read, those sent first; NULL: none is. To be freed. */
+reshard_status rs_transfer_find_read(const struct reshard_transfer_s *transfer, bool **read);
 
 /* Sets the turns of the next round that any of the ranks has; returns its number, or -1 when all are done.
  * t[0]->cursor: rounds of each rank that are behind. Moves the cursors of the ranks in the round. */

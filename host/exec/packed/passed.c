@@ -17,15 +17,26 @@ static void find_round(const packer *p, packed_message *msg) {
     msg->round = rs_piece_round(pace, msg->pieces, msg->piece) + msg->end->hop * pace->halves;
 }
 
+reshard_status rs_transfer_find_read(const struct reshard_transfer_s *t, bool **read) {
+  const rs_hops *h = t->plan->hops;
+  *read = NULL;
+  if (t->path != &rs_mixed_path)
+    return RESHARD_SUCCESS;
+  RS_TRY(rs_alloc(read, h->sends.n + h->receives.n, sizeof **read));
+  for (int64_t i = 0; i < h->sends.n + h->receives.n; i++)
+    (*read)[i] = rs_transfer_reads(t, i < h->sends.n ? &h->sends.at[i] : &h->receives.at[i - h->sends.n]);
+  return RESHARD_SUCCESS;
+}
+
 /* Streams of one direction. Those of a peer have one place, with room for the longest piece of each; where all is whole
- * its part for a stream is no other's. *next: its offset in the staging. */
+ * its part for a stream is no other's. Those that are read have no pieces. *next: its offset in the staging. */
 static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, packed_message *messages,
                          size_t *next) {
   const rs_hops *h = p->plan->hops;
   const rs_pace *pace = &p->transfer->messages.pace;
   size_t place = *next;
   for (int64_t i = 0; i < n; i++) {
-    int64_t bytes = h->streams.at[ends[i].stream].bytes;
+    int64_t bytes = rs_transfer_reads(p->transfer, &ends[i]) ? 0 : h->streams.at[ends[i].stream].bytes;
     bool shared = ends[i].like >= 0 && p->transfer->streams.used;
     if (i > 0 && ends[i].peer != ends[i - 1].peer)
       place = *next;
@@ -45,7 +56,10 @@ static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, 
 reshard_status rs_packer_find_streams(packer *p) {
   const rs_hops *h = p->plan->hops;
   size_t next = 0;
-  p->staging = rs_plan_staging(p->plan, &p->transfer->messages.pace, NULL);
+  bool *read;
+  RS_TRY(rs_transfer_find_read(p->transfer, &read));
+  p->staging = rs_plan_staging(p->plan, &p->transfer->messages.pace, read);
+  free(read);
   RS_TRY(rs_alloc(&p->sends, h->sends.n, sizeof *p->sends));
   RS_TRY(rs_alloc(&p->receives, h->receives.n, sizeof *p->receives));
   p->nsends = h->sends.n;

@@ -26,12 +26,13 @@ static bool is_of_malloc(const struct reshard_transfer_s *t, const rs_record *al
 
 /* Local: takes the flags of the peers, by whose execute a rank's stream waits for theirs. */
 static reshard_status connect_barrier(reshard_transfer t, void *const *flags) {
+  const rs_partners partners = rs_transfer_partners(t);
   int64_t *peers, n = 0;
   void **theirs = NULL;
-  RS_TRY(rs_alloc(&peers, t->plan->peers.n, sizeof *peers));
-  reshard_status status = rs_alloc((void *)&theirs, t->plan->peers.n, sizeof *theirs);
-  for (int64_t i = 0; status == RESHARD_SUCCESS && i < t->plan->peers.n; i++) {
-    int64_t rank = t->plan->peers.at[i].rank;
+  RS_TRY(rs_alloc(&peers, partners.n, sizeof *peers));
+  reshard_status status = rs_alloc((void *)&theirs, partners.n, sizeof *theirs);
+  for (int64_t i = 0; status == RESHARD_SUCCESS && i < partners.n; i++) {
+    int64_t rank = partners.at[i].rank;
     if (t->comm->memory.imports[rank] == NULL)
       continue;
     peers[n] = rank;
@@ -62,7 +63,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   if (first)
     status =
         processes->create(comm->device, comm->size, 0, &comm->waits.barriers, &t->streams.barrier, &t->streams.flags);
-  status = rs_offers_exchange(comm, status, t->plan, &binding->arrays, &binding->sources,
+  status = rs_offers_exchange(comm, status, t->plan, rs_transfer_partners(t), &binding->arrays, &binding->sources,
                               t->streams.used ? &t->streams.flags : NULL, &offers);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);

@@ -2,8 +2,8 @@
  * takes part in what is collective with its status, so nobody waits for it. */
 #include "exec/addresses.h"
 #include "exec/packed/collective.h"
+#include "exec/packed/packed.h"
 #include "exec/transfer/steps.h"
-#include "plan/hops.h"
 
 #include <stdlib.h>
 
@@ -146,13 +146,15 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
   }
   mine->rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
   mine->staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
-  mine->needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
+  if (t->messages.pace.block > 0)
+    mine->needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
   for (int64_t i = 0; i < t->plan->peers.n; i++)
     if (rs_transfer_reaches(t, t->plan->peers.at[i].rank))
       in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
   mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
   mine->mixed_staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
-  mine->mixed_needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
+  if (t->messages.pace.block > 0)
+    mine->mixed_needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
   mine->strided_rounds = mine->rounds;
   reshard_status status = RESHARD_SUCCESS;
   if (mine->rounds > 1 && t->comm->messages.least_run > 0 && !(t->path->reads_others && t->choice.only))
@@ -238,25 +240,28 @@ static reshard_status check_streams(const struct reshard_transfer_s *t, int64_t 
 }
 
 /* Rounds of this rank, with the pieces that all have. */
-static void find_stream_rounds(rs_bind_call *c, int64_t streams, int64_t of_pair) {
+static reshard_status find_stream_rounds(rs_bind_call *c, int64_t streams, int64_t of_pair) {
   reshard_transfer t = c->t;
   int64_t mailbox = t->comm->messages.mailbox;
   rs_pace *pace = &t->messages.pace;
   *pace = rs_plan_pace(t->plan, !t->streams.used, t->comm->messages.best_staging, 1, streams);
   if (mailbox > 0)
     rs_pace_fit(pace, mailbox, of_pair);
-  c->record.rounds =
-      mailbox > 0 ? rs_plan_mailbox_rounds(t->plan, pace, mailbox) : rs_plan_least_rounds(t->plan, pace, NULL);
-  c->record.staged = rs_plan_staging(t->plan, pace, NULL).staged;
+  bool *read;
+  RS_TRY(rs_transfer_find_read(t, &read));
+  c->record.mixed_rounds = c->record.rounds =
+      mailbox > 0 ? rs_plan_mailbox_rounds(t->plan, pace, mailbox) : rs_plan_least_rounds(t->plan, pace, read);
+  c->record.mixed_staged = c->record.staged = rs_plan_staging(t->plan, pace, read).staged;
+  free(read);
+  return RESHARD_SUCCESS;
 }
 
-/* On the packed path, without a collective, bytes are passed on. Pieces go by the most streams of any rank, and rounds
- * by the pieces, so ranks tell each other both, one after the other. Collective. */
+/* Where there are messages, without a collective, bytes are passed on. Pieces go by the most streams of any rank, and
+ * rounds by the pieces, so ranks tell each other both, one after the other. Collective. */
 static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all) {
   const struct reshard_transfer_s *first = calls->rank[0]->t;
   int64_t streams = 0, of_pair = 0, hops = 0, n = first->comm->size;
-  if (!may_pass_on(first) || (*all)[0].path == RESHARD_PATH_MIXED || first->path != &rs_packed_path ||
-      first->messages.collective.kind != RESHARD_COLLECTIVE_NONE)
+  if (!may_pass_on(first) || !first->path->packs || first->messages.collective.kind != RESHARD_COLLECTIVE_NONE)
     return RESHARD_SUCCESS;
   for (int64_t r = 0; r < n; r++) {
     streams = rs_max(streams, (*all)[r].streams);
@@ -267,7 +272,7 @@ static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all)
     return RESHARD_SUCCESS;
   RS_TRY(check_streams(first, streams, of_pair));
   for (int64_t i = 0; i < calls->n; i++)
-    find_stream_rounds(calls->rank[i], streams, of_pair);
+    rs_record_set_status(&calls->rank[i]->record, find_stream_rounds(calls->rank[i], streams, of_pair));
   RS_TRY(rs_bind_calls_exchange(calls, all));
   for (int64_t i = 0; i < calls->n; i++) {
     reshard_transfer t = calls->rank[i]->t;
@@ -305,7 +310,7 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
   mine->eager_limit = rs_transfer_reads_processes(t) ? comm->messages.eager_limit : 0;
   mine->most_bytes = rs_max(plan->info.sent_bytes, plan->info.received_bytes);
   mine->use = (int32_t)t->messages.use;
-  if (may_pass_on(t) && t->path != &rs_mixed_path) {
+  if (may_pass_on(t)) {
     mine->streams = rs_plan_streams(plan, !t->streams.used);
     mine->of_pair = (int32_t)rs_min(plan->hops->most_of_pair, INT32_MAX);
     mine->hops = (int32_t)rs_min(plan->hops->hops, INT32_MAX);

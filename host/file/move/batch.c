@@ -220,7 +220,7 @@ static reshard_status plan_copies(rs_batch *b, int64_t rank) {
   b->copies.staging = !in_memory(b->move->dst);
   RS_TRY(make_entries(b));
   RS_TRY(rs_plan_create_wide(b->entries.n, b->entries.at, rank, b->world, &plan));
-  reshard_status status = rs_pull(plan, view_of, NULL, b, &b->copies, &foreign);
+  reshard_status status = rs_pull(plan, NULL, view_of, NULL, b, &b->copies, &foreign);
   reshard_plan_destroy(plan);
   return status;
 }

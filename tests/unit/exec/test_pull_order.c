@@ -36,7 +36,8 @@ static void pull(int64_t rank, const char *from, const char *to, reads *r) {
   assert_int_equal(reshard_layout_parse(to, 2, shape, RANKS, &dst), RESHARD_SUCCESS);
   const reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8, .name = "t"};
   assert_int_equal(reshard_plan_create(1, &entry, rank, NULL, &plan), RESHARD_SUCCESS);
-  assert_int_equal(rs_pull(plan, view_of, r->left_out >= 0 ? reaches : NULL, r, &copies, &foreign), RESHARD_SUCCESS);
+  assert_int_equal(rs_pull(plan, NULL, view_of, r->left_out >= 0 ? reaches : NULL, r, &copies, &foreign),
+                   RESHARD_SUCCESS);
   rs_copies_free(&copies);
   reshard_plan_destroy(plan);
   reshard_layout_release(src);
