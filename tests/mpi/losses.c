@@ -258,6 +258,7 @@ int main(int argc, char **argv) {
                               .patience_ms = 60000,
                               .spare_ms = 20000,
                               .most = per_node > 0 ? 48 : 24,
+                              .approximate = true,
                               .unnamed = "not known yet",
                               .deadline = deadline_of,
                               .run = run_ranks,

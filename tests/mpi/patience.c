@@ -4,7 +4,7 @@
  *
  * usage: mpi_patience [TIMES], by mpirun with 4 ranks. */
 #include "comm/mpi/mpi.h"
-#include "support/fixtures/stop_counts.h"
+#include "support/losses/losses.h"
 #include "support/processes/check_ranks.h"
 
 #include <mpi.h>
@@ -21,7 +21,7 @@ static bool slow, tells; /* this rank is late; it says so when it waits */
 static int steps;        /* at which it was late */
 enum { MAKE, SPLIT, PART, WHATS };
 static const char *const what_names[WHATS] = {"make", "split", "meet beside a split"};
-static stop_counts counts[WHATS];
+static loss_counts counts[WHATS];
 
 /* An error of one that is there. */
 static void count_error(int what, bool named, int64_t ms) {
@@ -173,8 +173,8 @@ int main(int argc, char **argv) {
     int64_t sum[] = {counts[what].stops, counts[what].errors, counts[what].late, counts[what].unnamed};
     MPI_Allreduce(MPI_IN_PLACE, sum, 4, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     if (rank == 0)
-      stop_counts_print("mpi, any, 4 processes", what == PART ? "stop" : "late at each step", what_names[what],
-                        &(stop_counts){sum[0], sum[1], 0, sum[2], sum[3]});
+      loss_counts_print("mpi, any, 4 processes", what == PART ? "stop" : "late at each step", what_names[what],
+                        &(loss_counts){sum[0], sum[1], 0, sum[2], sum[3]});
   }
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)

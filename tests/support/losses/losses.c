@@ -13,7 +13,7 @@
 
 enum { SPARE_MS = 20000 };
 
-static const char *const way_names[LOSS_WAYS] = {"kill", "stop", "late", "gone", "in-time", "gone", "abort"};
+static const char *const way_names[LOSS_WAYS] = {"kill", "stop", "late", "gone", "in-time", "gone", "abort", "fails"};
 
 void loss_failed(const loss_rank *me, const char *file, int line, const char *condition, const char *format, ...) {
   const loss_trial *t = me->t;
@@ -56,6 +56,14 @@ static bool is_missing_alone(const char *text, int victim, bool creates) {
   return strtol(at, &end, 10) == victim && end != at && *end != '-' && *end != ',';
 }
 
+/* Tells whether a text names a rank and the call. On a busy machine another may be late than the one that was stopped.
+ * A call has a number where the communicator is there, and its name alone before. */
+static bool has_name(const char *text) {
+  return (strstr(text, "missing: ") != NULL || strstr(text, "rank ") != NULL) &&
+         (strstr(text, ", call ") != NULL || strstr(text, "reshard_comm_create_") != NULL ||
+          strstr(text, "reshard_comm_from_") != NULL);
+}
+
 static bool is_named(const loss_rank *me, const char *text) {
   const loss_trial *t = me->t;
   const char *verb = t->way == LOSS_LEAVES   ? " has destroyed its handle"
@@ -65,10 +73,8 @@ static bool is_named(const loss_rank *me, const char *text) {
   snprintf(name, sizeof name, "rank %d%s", t->victim, verb);
   if (t->transport->unnamed != NULL && strstr(text, t->transport->unnamed) != NULL)
     return true;
-  if (!stop_is_named(text))
+  if (!has_name(text))
     return false;
-  if (t->way == LOSS_KILL && !t->transport->hears) /* others may have ended with it */
-    return true;
   return t->way == LOSS_KILL || verb[0] != '\0' ? strstr(text, name) != NULL
                                                 : is_missing_alone(text, t->victim, t->step == LOSS_CREATE);
 }
@@ -83,7 +89,7 @@ static void check_deadline(const loss_rank *me) {
 static void check_error(const loss_rank *me, reshard_status status) {
   const loss_trial *t = me->t;
   loss_board *board = t->board;
-  stop_counts *counts = &board->counts[t->way][t->step];
+  loss_counts *counts = &board->counts[t->way][t->step];
   bool soon = t->way == LOSS_LEAVES || t->way == LOSS_ABORTS || (t->way == LOSS_KILL && t->transport->hears);
   int64_t ms = (rs_now_ns() - me->since) / 1000000, limit = soon ? 0 : t->deadline_ms;
   if (ms > board->longest_ms)
@@ -92,7 +98,10 @@ static void check_error(const loss_rank *me, reshard_status status) {
   LOSS_CHECK(me, ms <= limit + t->transport->spare_ms, "after %lld ms", (long long)ms);
   if (loss_steps[t->step].call == LOSS_CALL_END)
     return;
-  bool named = is_named(me, reshard_last_error());
+  bool exact = is_named(me, reshard_last_error());
+  bool named = exact || (t->transport->approximate && has_name(reshard_last_error()));
+  board->errors++;
+  board->exact += exact;
   counts->errors += status != RESHARD_SUCCESS;
   counts->unnamed += !named;
   LOSS_CHECK(me, status == RESHARD_ERROR_PEER || (!soon && status == RESHARD_ERROR_TIMEOUT), "%s",
@@ -111,11 +120,13 @@ static void check_ended(const loss_rank *me) {
   LOSS_CHECK(me, reshard_comm_missing(me->comm, missing, &n) == RESHARD_SUCCESS, "missing");
   if (t->way == LOSS_ABORTS || t->way == LOSS_LEAVES)
     return;
+  if (t->transport->approximate && t->way != LOSS_KILL)
+    return;
   for (int64_t since = rs_now_ns(); !there && !rs_late(since, SPARE_MS); t->transport->wait(me)) /* a process ends */
     for (int64_t i = 0; i < n; i++)
       there |= missing[i] == t->victim || (t->transport->is_dead != NULL && t->transport->is_dead(me, (int)missing[i]));
-  bool alone = t->step != LOSS_JOIN && (t->way != LOSS_KILL || t->transport->hears);
-  LOSS_CHECK(me, there && (n == 1 || !alone), "%lld are missing", (long long)n);
+  LOSS_CHECK(me, there && (n == 1 || t->transport->approximate || t->step == LOSS_JOIN), "%lld are missing",
+             (long long)n);
 }
 
 static void use_rest(loss_rank *me, reshard_comm rest) {
@@ -180,9 +191,8 @@ static void check_in_time(loss_rank *me, reshard_status status) {
 /* Where ranks do not hear of an end, what the others have sent the victim before is there. */
 static void check_victim(const loss_rank *me, reshard_status status) {
   bool may_succeed = status == RESHARD_SUCCESS && !me->t->transport->hears;
-  loss_call call = loss_steps[me->t->step].call;
-  LOSS_CHECK(me,
-             may_succeed || status == RESHARD_ERROR_PEER || status == RESHARD_ERROR_TIMEOUT || call == LOSS_CALL_MAKE,
+  bool own = loss_steps[me->t->step].call == LOSS_CALL_MAKE || me->t->way == LOSS_FAILS; /* of its own */
+  LOSS_CHECK(me, own || may_succeed || status == RESHARD_ERROR_PEER || status == RESHARD_ERROR_TIMEOUT,
              "the lost one: %s", reshard_status_string(status));
 }
 
@@ -238,7 +248,7 @@ static int run_once(loss_trial *t) {
 
 /* Where the fault may be a short deadline that a busy machine has missed, it is what is wrong with a long one. */
 static int run_trial(loss_trial t) {
-  const stop_counts counts = t.board->counts[t.way][t.step];
+  const loss_counts counts = t.board->counts[t.way][t.step];
   int before = t.board->failures;
   bool may_miss = t.transport->patience_ms > 0 && (t.way == LOSS_STOP || t.way == LOSS_LATE);
   t.deadline_ms = t.transport->deadline(&t);
@@ -288,8 +298,9 @@ static bool is_in(const char *list, const char *name) {
 
 static bool has_steps(const loss_transport *p, int step, int way) {
   bool aborts = step == LOSS_ABORT || step == LOSS_ABORT_STRIDED;
+  bool fails = step == LOSS_WITHIN_FIRST_EXECUTE || step == LOSS_WITHIN_SECOND_EXECUTE;
   return (p->steps >> step & 1) && (p->ways >> way & 1) && (!aborts || way == LOSS_ABORTS) &&
-         (p->aborts != NULL || way != LOSS_ABORTS || aborts);
+         (p->aborts != NULL || way != LOSS_ABORTS || aborts) && fails == (way == LOSS_FAILS);
 }
 
 int loss_run(const loss_transport *p, loss_board *board, int n, int64_t trials, uint64_t seed, const char *in,
@@ -302,13 +313,22 @@ int loss_run(const loss_transport *p, loss_board *board, int n, int64_t trials, 
         if (has_steps(p, s, w) && (w + s + (int)(seed % (uint64_t)of)) % of == 0 && is_in(in, loss_steps[s].name) &&
             is_in(ways, way_names[w]))
           failures += run_trial(make_trial(p, board, n, seed + (uint64_t)done++, (loss_step)s, (loss_way)w));
-  return failures;
+  if (!p->approximate || board->errors < 20 || board->exact > 0)
+    return failures;
+  board->failures++;
+  return failures + (printf("%s: no error names the lost rank alone\n", p->where) > 0);
+}
+
+void loss_counts_print(const char *where, const char *way, const char *step, const loss_counts *c) {
+  if (c->stops > 0 || c->errors > 0)
+    printf("stops: %s | %s | %s | %lld | %lld | %lld | %lld | %lld\n", where, way, step, (long long)c->stops,
+           (long long)c->errors, (long long)c->wrong, (long long)c->late, (long long)c->unnamed);
 }
 
 void loss_report(const loss_transport *p, const loss_board *board) {
   for (int way = 0; way < LOSS_WAYS; way++)
     for (int step = 0; step < LOSS_STEPS; step++)
-      stop_counts_print(p->where, way == LOSS_ABORTS && p->aborts != NULL ? p->aborts : way_names[way],
+      loss_counts_print(p->where, way == LOSS_ABORTS && p->aborts != NULL ? p->aborts : way_names[way],
                         loss_steps[step].name, &board->counts[way][step]);
   printf("calls lasted %lld ms at most, %d checks failed\n", (long long)board->longest_ms, (int)board->failures);
 }

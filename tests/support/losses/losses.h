@@ -9,9 +9,11 @@
 #ifndef TESTS_LOSSES_H
 #define TESTS_LOSSES_H
 
-#include "support/fixtures/stop_counts.h"
-
 #include <reshard/sharded.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 /* By the names of the rows of profiles/results/stops.md. */
 typedef enum loss_step {
@@ -31,6 +33,11 @@ typedef enum loss_step {
   LOSS_PACK,
   LOSS_EXCHANGE,
   LOSS_UNPACK,
+  LOSS_FIRST_EXECUTE, /* before the first of two executes, whose streams the host does not wait for */
+  LOSS_SECOND_EXECUTE,
+  LOSS_BARRIER, /* behind both */
+  LOSS_WITHIN_FIRST_EXECUTE,
+  LOSS_WITHIN_SECOND_EXECUTE,
   LOSS_REDISTRIBUTE,
   LOSS_DESTROY,
   LOSS_END,
@@ -39,9 +46,11 @@ typedef enum loss_step {
   LOSS_STEPS
 } loss_step;
 
-/* - KILL: its process is killed. STOP: stopped, until the others have gone on. LATE: it sleeps for two deadlines.
+/* FAILS is the way of the steps that are within an execute, ABORTS of those that are aborted.
+ * - KILL: its process is killed. STOP: stopped, until the others have gone on. LATE: it sleeps for two deadlines.
  * - GONE: it comes when the others have gone on. IN_TIME: late by less than the deadline, which is no loss.
- * - LEAVES: it destroys its handle. ABORTS: another thread of it aborts while it makes the call. */
+ * - LEAVES: it destroys its handle. ABORTS: another thread of it aborts while it makes the call. FAILS: a call of its
+ *   device fails, and it waits for the others. */
 typedef enum loss_way {
   LOSS_KILL,
   LOSS_STOP,
@@ -50,11 +59,12 @@ typedef enum loss_way {
   LOSS_IN_TIME,
   LOSS_LEAVES,
   LOSS_ABORTS,
+  LOSS_FAILS,
   LOSS_WAYS
 } loss_way;
 
 /* Kinds of places. */
-enum { LOSS_PREPARES = 1, LOSS_LAUNCHES = 2, LOSS_CALLS = 4, LOSS_MESSAGES = 8 };
+enum { LOSS_PREPARES = 1, LOSS_LAUNCHES = 2, LOSS_CALLS = 4, LOSS_MESSAGES = 8, LOSS_TURNS = 16 };
 enum { LOSS_MOST = 32, LOSS_GUARD = 64 /* bytes behind the destination */ };
 /* Communicators of a trial. */
 typedef enum loss_which { LOSS_ALL, LOSS_REHEARSAL, LOSS_REST, LOSS_COMMS } loss_which;
@@ -76,12 +86,14 @@ typedef struct loss_transport {
   bool hears;            /* that a process has died, before the deadline */
   bool told;             /* paths */
   bool borrowed;         /* the communicator is the caller's, who ends it; it does not shrink */
+  bool approximate;      /* on a busy machine others are missing, too, or in its place */
   const char *unnamed;   /* error before ranks know each other; NULL: none */
   int64_t (*deadline)(const loss_trial *t);
   void (*run)(loss_trial *t);        /* starts the ranks, each of which calls loss_rank_run, and joins them */
   void (*begin)(loss_rank *me);      /* sets device, stream, own */
   void (*end)(loss_rank *me);        /* loss_rank_drop, then gives back what begin has set */
   void (*left)(loss_rank *me);       /* checks that nothing is left */
+  void (*fail)(int64_t call);        /* from here on the thread's call with this number fails; 0: none */
   void (*wait)(const loss_rank *me); /* for some time, in which others go on: also a victim that was stopped */
   bool (*is_dead)(const loss_rank *me, int rank); /* NULL: the killed victim alone */
   reshard_status (*make)(loss_rank *me, loss_which which, int64_t timeout_ms, reshard_comm *comm);
@@ -93,13 +105,23 @@ typedef struct loss_transport {
   void (*copy)(loss_rank *me, void *dst, const void *src, size_t bytes);
 } loss_transport;
 
+/* Counts of one step: a line of profiles/results/stops.md, which `./run soak` collects. */
+typedef struct loss_counts {
+  _Atomic int64_t stops;   /* ranks that were lost */
+  _Atomic int64_t errors;  /* calls of others that returned one */
+  _Atomic int64_t wrong;   /* bytes of the caller's memory that were written after that */
+  _Atomic int64_t late;    /* calls that outlasted the deadline by more than a second */
+  _Atomic int64_t unnamed; /* errors without the rank or the call */
+} loss_counts;
+
 /* Counts of all ranks, in memory that they share. */
 typedef struct loss_board {
   _Atomic int64_t state[LOSS_MOST]; /* of each rank, which grows from trial to trial */
   _Atomic int64_t without;          /* the trial in which a rank that is there has no communicator */
+  _Atomic int64_t errors, exact;    /* of all trials; those that name the lost rank alone */
   _Atomic int failures;
   _Atomic int64_t longest_ms;
-  stop_counts counts[LOSS_WAYS][LOSS_STEPS];
+  loss_counts counts[LOSS_WAYS][LOSS_STEPS];
 } loss_board;
 
 /* Its choices are the same on all ranks. */
@@ -156,8 +178,9 @@ int loss_run(const loss_transport *transport, loss_board *board, int n, int64_t 
 /* One loss at the first place. */
 int loss_run_first(const loss_transport *transport, loss_board *board, int n, uint64_t seed, loss_step step,
                    loss_way way);
-/* The rows. */
+/* The rows; one of them. */
 void loss_report(const loss_transport *transport, const loss_board *board);
+void loss_counts_print(const char *where, const char *way, const char *step, const loss_counts *counts);
 loss_board *loss_board_make(void); /* shared with processes that this one starts */
 
 #endif

@@ -34,6 +34,11 @@ const struct loss_step_row loss_steps[LOSS_STEPS] = {
     [LOSS_PACK] = {"pack", LOSS_CALL_EXECUTE, LOSS_LAUNCHES, LOSS_FIRST_HALF},
     [LOSS_EXCHANGE] = {"exchange", LOSS_CALL_EXECUTE, LOSS_LAUNCHES | LOSS_CALLS, LOSS_ANYWHERE},
     [LOSS_UNPACK] = {"unpack", LOSS_CALL_EXECUTE, LOSS_LAUNCHES, LOSS_LAST_HALF},
+    [LOSS_FIRST_EXECUTE] = {"first execute", LOSS_CALL_EXECUTES, LOSS_TURNS, LOSS_1},
+    [LOSS_SECOND_EXECUTE] = {"second execute", LOSS_CALL_EXECUTES, LOSS_TURNS, LOSS_2},
+    [LOSS_BARRIER] = {"barrier", LOSS_CALL_EXECUTES, LOSS_TURNS, LOSS_3},
+    [LOSS_WITHIN_FIRST_EXECUTE] = {"within first execute", LOSS_CALL_EXECUTES, LOSS_TURNS, LOSS_1},
+    [LOSS_WITHIN_SECOND_EXECUTE] = {"within second execute", LOSS_CALL_EXECUTES, LOSS_TURNS, LOSS_2},
     [LOSS_REDISTRIBUTE] = {"redistribute", LOSS_CALL_RESHARD, ANY, LOSS_ANYWHERE},
     [LOSS_DESTROY] = {"destroy", LOSS_CALL_DESTROY, 0, LOSS_ANYWHERE},
     [LOSS_END] = {"end", LOSS_CALL_END, ANY, LOSS_ANYWHERE},
@@ -107,6 +112,7 @@ static void lose(loss_rank *me) {
   case LOSS_LATE: test_sleep_ms((int)(2 * t->deadline_ms)); break;
   case LOSS_IN_TIME: test_sleep_ms((int)rs_min(t->deadline_ms / 2, 200)); break;
   case LOSS_GONE: loss_rank_await_others(me, LOSS_GONE_ON); break;
+  case LOSS_FAILS: t->transport->fail(1 + (int64_t)(t->place % 6)); break;
   default: break;
   }
 }
@@ -250,7 +256,7 @@ reshard_status loss_rank_prepare(loss_rank *me, loss_which which) {
   RS_TRY(make_plan(me, me->comm, loss_has_ring(t), &me->from, &me->to, &me->plan));
   char **dst =
       call == LOSS_CALL_REBIND && t->apart && which == LOSS_ALL ? &me->other : &me->dst; /* before the rebind */
-  if (call == LOSS_CALL_REBIND || call == LOSS_CALL_EXECUTE || call == LOSS_CALL_DESTROY)
+  if (call == LOSS_CALL_REBIND || call == LOSS_CALL_EXECUTE || call == LOSS_CALL_EXECUTES || call == LOSS_CALL_DESTROY)
     RS_TRY(make_transfer(me, me->comm, me->plan, dst, &me->transfer));
   if (call != LOSS_CALL_RESHARD)
     return RESHARD_SUCCESS;
@@ -280,6 +286,13 @@ static reshard_status make_call(loss_rank *me, bool rehearsal) {
     me->since = rs_now_ns();
     reshard_comm_destroy(me->comm);
     me->comm = NULL;
+    return RESHARD_SUCCESS;
+  case LOSS_CALL_EXECUTES:
+    for (int i = 0; i < 2 && !rehearsal; i++) {
+      loss_pass(LOSS_TURNS);
+      me->since = rs_now_ns();
+      RS_TRY(reshard_execute(me->transfer, me->stream));
+    }
     return RESHARD_SUCCESS;
   case LOSS_CALL_MEET: return reshard_comm_barrier(me->comm);
   case LOSS_CALL_SPLIT:
@@ -356,6 +369,10 @@ static reshard_status take_step(loss_rank *me, bool rehearsal, int64_t place) {
     LOSS_CHECK(me, loss_rank_is_right(me, me->comm, me->dst, loss_has_ring(t)), "an execute succeeds with wrong data");
   if (is_next)
     lose(me);
+  if (place >= 0 && t->way == LOSS_FAILS) {
+    t->transport->fail(0);
+    loss_rank_await_others(me, LOSS_GONE_ON); /* also where it makes fewer calls */
+  }
   return status;
 }
 
@@ -366,7 +383,8 @@ reshard_status loss_rank_rehearse(loss_rank *me, int64_t *places) {
   RS_TRY(take_step(me, true, -1));
   me->comm = call == LOSS_CALL_END ? comm : me->comm;
   *places = passed;
-  LOSS_CHECK(me, *places > 0 || real_work == NULL || loss_steps[t->step].kinds == 0, "no places");
+  LOSS_CHECK(me, *places > 0 || real_work == NULL || call == LOSS_CALL_EXECUTES || loss_steps[t->step].kinds == 0,
+             "no places");
   loss_rank_synchronize(me);
   if (me->comm != NULL)
     RS_TRY(reshard_comm_barrier(me->comm));
@@ -389,6 +407,9 @@ static int64_t draw_place(const loss_trial *t, int64_t places) {
   if (loss_steps[t->step].call == LOSS_CALL_MAKE && t->transport->gathers)
     return 1 + (int64_t)(t->place % (uint64_t)rs_max(n, 1));
   switch (loss_steps[t->step].where) {
+  case LOSS_1:
+  case LOSS_2:
+  case LOSS_3: return loss_steps[t->step].where - LOSS_1 + 1;
   case LOSS_FIRST_HALF: return (int64_t)(t->place % (uint64_t)(n / 2 + 1));
   case LOSS_LAST_HALF: return rs_max(n - (int64_t)(t->place % (uint64_t)half), 0);
   default: return (int64_t)(t->place % (uint64_t)(n + 1));

@@ -15,13 +15,22 @@ typedef enum loss_call {
   LOSS_CALL_BIND,
   LOSS_CALL_REBIND,
   LOSS_CALL_EXECUTE,
+  LOSS_CALL_EXECUTES,
   LOSS_CALL_RESHARD,
   LOSS_CALL_DESTROY,
   LOSS_CALL_END
 } loss_call;
 /* Among the places of the kinds. RING: anywhere, and each rank's rows go to the next one as they are; else rows become
- * columns. */
-typedef enum loss_where { LOSS_ANYWHERE, LOSS_FIRST_HALF, LOSS_LAST_HALF, LOSS_RING } loss_where;
+ * columns. 1 to 3: the place with this number. */
+typedef enum loss_where {
+  LOSS_ANYWHERE,
+  LOSS_FIRST_HALF,
+  LOSS_LAST_HALF,
+  LOSS_RING,
+  LOSS_1,
+  LOSS_2,
+  LOSS_3
+} loss_where;
 
 extern const struct loss_step_row {
   const char *name;

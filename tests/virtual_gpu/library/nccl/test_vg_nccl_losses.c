@@ -2,8 +2,8 @@
  * (support/losses/losses.h). The communicator is the library's, or the caller's, which is the caller's to end and to
  * shrink. Ranks are threads with a virtual GPU each, and time is the virtual GPU's.
  *
- * usage: test_vg_nccl_losses [RANKS TRIALS SEED [STEP [gone|late|in-time [own|borrowed]]]]. Without them a few of each
- * are lost, of 4 ranks and of 16. */
+ * usage: test_vg_nccl_losses [RANKS TRIALS SEED [STEP [gone|late|in-time|fails [own|borrowed|streams]]]]. Without them
+ * a few of each are lost, of 4 ranks and of 16. streams: steps whose streams the host does not wait for. */
 #include "base/base.h"
 #include "comm/nccl/nccl.h"
 #include "nccl_rank.h"
@@ -16,6 +16,9 @@
 #include <string.h>
 
 enum { MOST = 16, DELAYED_MS = 3000, DELAYED_NCCL_MS = 1200 }; /* 1500 + 1200 + 1500 is a second too late */
+
+enum { OWN, BORROWED, STREAMS };
+static const char *const whose_names[] = {"own", "borrowed", "streams"};
 
 /* Of one trial. */
 static unsigned char ids[LOSS_COMMS][RESHARD_NCCL_ID_BYTES];
@@ -169,6 +172,8 @@ static void end_rank(loss_rank *me) {
   cudaDeviceSynchronize();
 }
 
+static void fail_here(int64_t call) { vg_fail_here(NULL, call, false, 0); }
+
 static void wait_some(const loss_rank *me) {
   (void)me;
   test_sleep_ms(1);
@@ -205,33 +210,38 @@ static int64_t deadline_of(const loss_trial *t) {
 }
 
 /* Creation and end are local where the communicator is the caller's. */
-static int lose_ranks(int n, int64_t trials, uint64_t seed, const char *steps, const char *ways, bool borrowed,
-                      int of) {
+static int lose_ranks(int n, int64_t trials, uint64_t seed, const char *steps, const char *ways, int whose, int of) {
   enum {
     BOTH = 1u << LOSS_TRANSFER | 1u << LOSS_REBIND | 1u << LOSS_PACK | 1u << LOSS_EXCHANGE | 1u << LOSS_UNPACK |
-           1u << LOSS_REDISTRIBUTE | 1u << LOSS_SPLIT | 1u << LOSS_DESTROY
+           1u << LOSS_REDISTRIBUTE | 1u << LOSS_SPLIT | 1u << LOSS_DESTROY,
+    ON_STREAMS = 1u << LOSS_FIRST_EXECUTE | 1u << LOSS_SECOND_EXECUTE | 1u << LOSS_BARRIER |
+                 1u << LOSS_WITHIN_FIRST_EXECUTE | 1u << LOSS_WITHIN_SECOND_EXECUTE
   };
+  const bool borrowed = whose == BORROWED, streams = whose == STREAMS;
   char where[64];
-  snprintf(where, sizeof where, "nccl%s, virtual GPUs, %d ranks", borrowed ? " of the caller's" : "", n);
-  const loss_transport nccl = {.where = where,
-                               .steps = BOTH | (borrowed ? 0 : 1u << LOSS_CREATE | 1u << LOSS_END),
-                               .ways = 1u << LOSS_GONE | 1u << LOSS_LATE | 1u << LOSS_IN_TIME,
-                               .rows = 64,
-                               .columns = 320,
-                               .limit = 4096 * n,
-                               .spare_ms = 1000,
-                               .asynchronous = true,
-                               .borrowed = borrowed,
-                               .deadline = deadline_of,
-                               .run = run_ranks,
-                               .begin = begin_rank,
-                               .end = end_rank,
-                               .wait = wait_some,
-                               .make = make_comm,
-                               .shrink = borrowed ? shrink_lent : NULL,
-                               .alloc = alloc,
-                               .release = release,
-                               .copy = copy};
+  snprintf(where, sizeof where, streams ? "nccl, virtual GPUs" : "nccl%s, virtual GPUs, %d ranks",
+           borrowed ? " of the caller's" : "", n);
+  const loss_transport nccl = {
+      .where = where,
+      .steps = streams ? ON_STREAMS : BOTH | (borrowed ? 0 : 1u << LOSS_CREATE | 1u << LOSS_END),
+      .ways = 1u << LOSS_GONE | (streams ? 1u << LOSS_FAILS : 1u << LOSS_LATE | 1u << LOSS_IN_TIME),
+      .rows = 64,
+      .columns = 320,
+      .limit = 4096 * n,
+      .spare_ms = 1000,
+      .asynchronous = true,
+      .borrowed = borrowed,
+      .deadline = deadline_of,
+      .run = run_ranks,
+      .begin = begin_rank,
+      .end = end_rank,
+      .fail = fail_here,
+      .wait = wait_some,
+      .make = make_comm,
+      .shrink = borrowed ? shrink_lent : NULL,
+      .alloc = alloc,
+      .release = release,
+      .copy = copy};
   loss_board *board = loss_board_make();
   if (delays)
     loss_run_first(&nccl, board, n, seed, LOSS_CREATE, LOSS_GONE);
@@ -246,21 +256,23 @@ int main(int argc, char **argv) {
   bool all = vg_proving();
   uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : vg_first_seed();
   if (argc > 3) {
-    for (int borrowed = 0; borrowed < 2; borrowed++)
-      if (argc <= 6 || strcmp(argv[6], borrowed ? "borrowed" : "own") == 0)
+    for (int whose = OWN; whose <= STREAMS; whose++)
+      if (argc <= 6 || strcmp(argv[6], whose_names[whose]) == 0)
         failures += lose_ranks(atoi(argv[1]), atoll(argv[2]), seed, argc > 4 ? argv[4] : NULL,
-                               argc > 5 ? argv[5] : NULL, borrowed, 1);
+                               argc > 5 ? argv[5] : NULL, whose, 1);
   } else {
-    for (int borrowed = 0; borrowed < 2; borrowed++) /* take turns */
-      failures += lose_ranks(4, vg_scaled(1, 20), seed + (uint64_t)borrowed, NULL, NULL, borrowed, all ? 1 : 2);
+    for (int whose = OWN; whose <= BORROWED; whose++) /* take turns */
+      failures += lose_ranks(4, vg_scaled(1, 20), seed + (uint64_t)whose, NULL, NULL, whose, all ? 1 : 2);
+    for (int n = 2; n <= 4; n++)
+      failures += lose_ranks(n, vg_scaled(1, 16), seed + (uint64_t)n, NULL, NULL, STREAMS, 1);
     int descriptors = count_descriptors();
     delays = true;
-    failures += lose_ranks(4, 1, seed, NULL, NULL, false, 1);
+    failures += lose_ranks(4, 1, seed, NULL, NULL, OWN, 1);
     delays = false;
     if (count_descriptors() != descriptors)
       failures += printf("%d descriptors, %d before\n", count_descriptors(), descriptors) > 0;
-    failures += lose_ranks(MOST, vg_scaled(1, 4), seed + 1, all ? NULL : "create,destroy", "gone", false, 1);
-    failures += lose_ranks(MOST, vg_scaled(1, 4), seed + 1, all ? NULL : "exchange", "late", false, 1);
+    failures += lose_ranks(MOST, vg_scaled(1, 4), seed + 1, all ? NULL : "create,destroy", "gone", OWN, 1);
+    failures += lose_ranks(MOST, vg_scaled(1, 4), seed + 1, all ? NULL : "exchange", "late", OWN, 1);
   }
   printf("%d checks failed\n", failures);
   return failures > 0;

@@ -1,27 +1,21 @@
-/* A rank stops while others have given work to their streams. What the caller does with its memory after an error, and
- * after the call that waits for such work, is not overwritten. */
+/* A rank stops while others have given work to their streams, on a communicator of the caller's. Memory that a GPU may
+ * still use is kept, and no other is overwritten. */
 #include "base/base.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
-#include "support/fixtures/stop_counts.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <stdatomic.h>
 #include <string.h>
 
 enum { DEADLINE_MS = 80 };
-static const char *const step_names[] = {"first execute", "second execute", "barrier", "within first execute",
-                                         "within second execute"};
-enum { MOST = 4, ROWS = 24, COLUMNS = 60, BYTES = ROWS * COLUMNS * 4, STEPS = 5, MINE = 0x5a };
+enum { MOST = 4, ROWS = 24, COLUMNS = 60, BYTES = ROWS * COLUMNS * 4, MINE = 0x5a };
 
 typedef struct world {
   int64_t n, stopper;
-  int step;      /* the call that the stopper does not make: 1 to 3, or which fails in the middle: 4 and 5 */
-  int64_t fault; /* which call of CUDA or NCCL fails then */
   int64_t limit; /* of the workspace: rounds */
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   reshard_comm comm[MOST];
@@ -29,13 +23,6 @@ typedef struct world {
   rank_result result[MOST];
   int64_t longest_ns[MOST]; /* call */
 } world;
-
-static void open_rank(void *user, int64_t rank) {
-  world *w = user;
-  rank_result_set(&w->result[rank], nccl_rank_open(w->id, w->n, rank, DEADLINE_MS, &w->comm[rank]));
-}
-
-static void close_rank(void *user, int64_t rank) { reshard_comm_destroy(((world *)user)->comm[rank]); }
 
 static reshard_status make_plan(const world *w, int64_t rank, reshard_plan *plan) {
   const int64_t shape[2] = {ROWS, COLUMNS};
@@ -51,52 +38,6 @@ static reshard_status make_plan(const world *w, int64_t rank, reshard_plan *plan
   return status;
 }
 
-/* Executes twice, and meets the others; the stopper leaves before one of these, or fails in an execute. */
-static reshard_status make_calls(world *w, int64_t rank, reshard_transfer transfer, cudaStream_t stream) {
-  for (int call = 1; call <= 3; call++) {
-    if (rank == w->stopper && call == w->step)
-      return RESHARD_ERROR_CANCELLED;
-    if (rank == w->stopper && call == w->step - 3)
-      vg_fail_here(NULL, w->fault, false, 0);
-    int64_t begun = rs_now_ns();
-    reshard_status status = call < 3 ? reshard_execute(transfer, stream) : reshard_comm_barrier(w->comm[rank]);
-    w->longest_ns[rank] = rs_max(w->longest_ns[rank], rs_now_ns() - begun);
-    if (status != RESHARD_SUCCESS)
-      return status;
-    if (rank == w->stopper) /* the fault of the process is its own */
-      vg_fail_here(NULL, 0, false, 0);
-  }
-  return RESHARD_SUCCESS;
-}
-
-static void stop_rank(void *user, int64_t rank) {
-  world *w = user;
-  reshard_plan plan = NULL;
-  reshard_transfer transfer = NULL;
-  cudaStream_t stream = NULL;
-  char *src = NULL;
-  cudaSetDevice((int)rank);
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaMalloc((void **)&src, BYTES);
-  cudaMalloc((void **)&w->dst[rank], BYTES);
-  reshard_arrays arrays = {
-      .size = RESHARD_ARRAYS_INIT, .src = (void *[]){src}, .dst = (void *[]){w->dst[rank]}, .nsrc = 1, .ndst = 1};
-  reshard_status status = make_plan(w, rank, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, w->comm[rank], &arrays, NULL, &transfer);
-  if (status == RESHARD_SUCCESS)
-    status = make_calls(w, rank, transfer, stream);
-  rank_result_set(&w->result[rank], status);
-  if (rank == w->stopper)
-    reshard_comm_abort(w->comm[rank]);
-  reshard_transfer_destroy(transfer); /* waits */
-  cudaMemset(w->dst[rank], MINE, BYTES);
-  cudaDeviceSynchronize();
-  reshard_plan_destroy(plan);
-  cudaStreamDestroy(stream);
-  cudaFree(src);
-}
-
 static int64_t count_overwritten(const world *w) {
   int64_t n = 0;
   for (int64_t r = 0; r < w->n; r++) {
@@ -105,69 +46,6 @@ static int64_t count_overwritten(const world *w) {
   }
   return n;
 }
-
-/* Tells whether an error names the rank that stopped, and no other. Time passes here as the ranks do. */
-static bool is_named(const world *w, int64_t rank) {
-  char name[32];
-  snprintf(name, sizeof name, "; missing: %d", (int)w->stopper);
-  const char *at = strstr(w->result[rank].text, name);
-  return stop_is_named(w->result[rank].text) && at != NULL && strcmp(at, name) == 0;
-}
-
-/* The errors of the others. */
-static void count_errors(const world *w, stop_counts *counts) {
-  counts->stops++;
-  for (int64_t r = 0; r < w->n; r++) {
-    if (r == w->stopper)
-      continue;
-    counts->errors++;
-    counts->late += w->longest_ns[r] > (DEADLINE_MS + 1000) * INT64_C(1000000);
-    counts->unnamed += !is_named(w, r);
-    if (!is_named(w, r))
-      printf("step %d, rank %d stops: %s\n", w->step, (int)w->stopper, w->result[r].text);
-  }
-}
-
-CASE(after_a_stop_the_arrays_are_the_callers) {
-  stop_counts counts[STEPS] = {0};
-  int64_t stops = vg_scaled(15, 240), happened = 0;
-  for (int64_t i = 0; i < stops; i++) {
-    int64_t seed = (int64_t)vg_first_seed() + i;
-    world w = {.n = 2 + seed % 3,
-               .step = 1 + (int)(seed % STEPS),
-               .fault = 1 + seed / STEPS % 6,
-               .limit = seed / 2 % 2 ? 4096 * 4 : 0};
-    w.stopper = seed / 3 % w.n;
-    vg_begin(&(vg_options){.devices = (int)w.n, .seed = (uint64_t)seed});
-    vg_quiet(true); /* of the records that nobody took */
-    assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
-    rank_threads_run(w.n, open_rank, &w);
-    rank_results_assert(w.n, w.result, RESHARD_SUCCESS, NULL, "a communicator");
-    rank_threads_run(w.n, stop_rank, &w);
-    bool stopped = w.result[w.stopper].status != RESHARD_SUCCESS; /* else the execute makes fewer calls */
-    for (int64_t r = 0; r < w.n && stopped; r++)                  /* each has heard of it */
-      if (w.result[r].status == RESHARD_SUCCESS)
-        fail_msg("seed %d: rank %d of %d has success, rank %d stopped in step %d: %s", (int)seed, (int)r, (int)w.n,
-                 (int)w.stopper, w.step, w.result[w.stopper].text);
-    happened += stopped;
-    if (stopped)
-      count_errors(&w, &counts[w.step - 1]);
-    rank_threads_run(w.n, close_rank, &w);
-    int64_t overwritten = count_overwritten(&w);
-    counts[w.step - 1].wrong += overwritten;
-    if (overwritten != 0)
-      fail_msg("seed %d: %d bytes were written after the error", (int)seed, (int)overwritten);
-    vg_end();
-    vg_quiet(false);
-    assert_int_equal(vg_reports_with("race"), 0);
-    assert_int_equal(vg_reports_with("freed"), 0);
-  }
-  assert_true(happened * 6 >= stops * 5);
-  for (int step = 0; step < STEPS; step++)
-    stop_counts_print("nccl, virtual GPUs", step < 3 ? "gone" : "fails", step_names[step], &counts[step]);
-}
-
-/* --- A communicator of the caller's ------------------------------------------------------------------------------- */
 
 typedef struct held {
   world w;
