@@ -80,6 +80,5 @@ MAKE(f64_bf16, F64, BF16)
   {"cast_1000_tensors_" #name, 0, 0, name, cast_run, cast_drop}, { \
     "cast_1000_tensors_" #name "_memcpy", 0, 0, name, copy_run, cast_drop \
   }
-static const micro_case micro_cast[] = {PAIR(f32_bf16), PAIR(bf16_f32), PAIR(f32_f16),
-                                        PAIR(f32_f8),   PAIR(f64_bf16), {NULL, 0, 0, NULL, NULL, NULL}};
+static const micro_case micro_cast[] = {PAIR(f32_bf16), PAIR(bf16_f32), PAIR(f32_f16), PAIR(f32_f8), PAIR(f64_bf16)};
 MICRO_TABLE(micro_cast, cast_bytes)

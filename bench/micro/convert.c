@@ -114,6 +114,5 @@ static int64_t convert_bytes(const void *state) {
 static const micro_case micro_convert[] = {
     {"convert_one_file_to_4_shards_of_rows", 0, 0, rows_make, convert_run, convert_drop},
     {"convert_one_file_to_4_shards_of_columns", 0, 0, columns_make, convert_run, convert_drop},
-    {"convert_memcpy", 0, 0, rows_make, straight_run, convert_drop},
-    {NULL, 0, 0, NULL, NULL, NULL}};
+    {"convert_memcpy", 0, 0, rows_make, straight_run, convert_drop}};
 MICRO_TABLE(micro_convert, convert_bytes)

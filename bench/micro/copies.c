@@ -207,6 +207,5 @@ static const micro_case micro_copies[] = {
     CASE("index_select", 1024, select_make, select_run),
     CASE("index_select", 65536, select_make, select_run),
     CASE("index_select_memcpy", 0, shifted_make, straight_run),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_copies, copies_bytes)

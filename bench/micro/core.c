@@ -27,6 +27,5 @@ static int chain_run(void *state) {
 
 static const micro_case micro_core[] = {
     {"core_chain", 0, 0, chain_make, chain_run, free},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_core, NULL)

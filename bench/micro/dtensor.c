@@ -84,6 +84,5 @@ static const micro_case micro_dtensor[] = {
     {"mesh", 16384, 0, mesh_make, mesh_run, mesh_drop},
     {"mesh_listed", 16384, 0, mesh_make_listed, mesh_run, mesh_drop},
     {"mesh_asked", 16384, 0, mesh_make_asked, mesh_run, mesh_drop},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_dtensor, NULL)

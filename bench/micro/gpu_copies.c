@@ -249,6 +249,5 @@ static const micro_case micro_gpu_copies[] = {
     GPU_ROW("gpu_cast_f32_bf16", 0, cast_f32_bf16),
     GPU_ROW("gpu_cast_bf16_f32", 0, cast_bf16_f32),
     GPU_ROW("gpu_cast_f32_f8", 0, cast_f32_f8),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 GPU_TABLE(micro_gpu_copies)

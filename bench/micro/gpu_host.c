@@ -139,6 +139,5 @@ static const micro_case micro_gpu_host[] = {
     GPU_ROW("gpu_execute_4_ranks", 0, host_execute),
     GPU_ROW("gpu_execute_4_ranks_graph", 0, host_graph),
     GPU_ROW("gpu_storage_pool_pair", HOST_SHARE, host_pool),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 GPU_TABLE(micro_gpu_host)

@@ -192,6 +192,5 @@ static const micro_case micro_gpu_many[] = {
     GPU_ROW("gpu_copy_boxes", 100000, copy_many),
     GPU_ROW("gpu_copy_boxes", 8, copy_large),
     GPU_ROW("gpu_copy_spans", 8, copy_spans),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 GPU_TABLE(micro_gpu_many)

@@ -144,6 +144,5 @@ static int redistribute_4_ranks(void *row) {
 
 static const micro_case micro_gpu_redistribute[] = {
     GPU_ROW("gpu_dtensor_redistribute_4_ranks", 0, redistribute_4_ranks),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 GPU_TABLE(micro_gpu_redistribute)

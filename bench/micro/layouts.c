@@ -119,6 +119,5 @@ static const micro_case micro_layouts[] = {
     CASE("layout_meet_cyclic", 0, cyclic_queries_make, meet_run),
     CASE("layout_meet_boxes", 4096, boxes_make, meet_run),
     CASE("layout_meet_boxes", 262144, boxes_make, meet_run),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_layouts, NULL)

@@ -157,6 +157,5 @@ static const micro_case micro_metadata[] = {
     {"metadata_1024_tensors_one_rank_of_shards", 1024, 0, one_rank_make, one_rank_run, metadata_drop},
     {"metadata_check_grid_of_shards", 1024, 0, check_make, check_run, check_drop},
     {"metadata_check_grid_of_shards", 1000000, 0, check_make, check_run, check_drop},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_metadata, NULL)

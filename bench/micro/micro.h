@@ -3,6 +3,7 @@
 #ifndef MICRO_H
 #define MICRO_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -19,9 +20,10 @@ typedef struct micro_case {
   void (*drop)(void *state);
 } micro_case;
 
-/* The cases of a file, ended by one without a name. */
+/* The cases of a file. */
 typedef struct micro_table {
   const micro_case *cases;
+  size_t ncases;
   /* Bytes of a run, for a rate beside that of a sibling NAME_memcpy: copied; read and written; of the tensor that is
    * converted. Such cases use several threads, and are timed by the clock. NULL: no rate. */
   int64_t (*bytes)(const void *state);
@@ -36,7 +38,7 @@ void micro_add(micro_table *table);
 /* Adds the table of a file before main begins. */
 #define MICRO_TABLE_TIMED(cases, bytes, seconds, note, here) \
   __attribute__((constructor)) static void add_table(void) { \
-    static micro_table table = {cases, bytes, seconds, note, here, NULL}; \
+    static micro_table table = {cases, sizeof cases / sizeof *cases, bytes, seconds, note, here, NULL}; \
     micro_add(&table); \
   }
 #define MICRO_TABLE(cases, bytes) MICRO_TABLE_TIMED(cases, bytes, NULL, NULL, NULL)

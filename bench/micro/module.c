@@ -176,6 +176,5 @@ static const micro_case micro_module[] = {
     {"module_sync_packed_1000_tensors_256_MiB_4_ranks", 0, 5, packed_make, sync_run, sync_drop},
     {"module_roots_100000", 0, 0, tree_make, roots_run, tree_drop},
     {"module_walk_100000", 0, 0, tree_make, walk_run, tree_drop},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_module, NULL)

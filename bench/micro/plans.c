@@ -304,6 +304,5 @@ static const micro_case micro_plans[] = {
     {"validate_boxes", 1000000, 3, validate_make, validate_run, validate_drop},
     {"execute_nothing_direct", RESHARD_PATH_DIRECT, 0, idle_make, idle_run, idle_drop},
     {"execute_nothing_packed", RESHARD_PATH_PACKED, 0, idle_make, idle_run, idle_drop},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_plans, NULL)

@@ -247,6 +247,5 @@ static const micro_case micro_sharded[] = {
     PAIR("sharded_reshard_there_and_back_4_ranks_new_memory", large_reshard_new, large_straight_new),
     PAIR("dtensor_redistribute_there_and_back_4_ranks", large_redistribute, large_straight),
     PAIR("dtensor_redistribute_there_and_back_4_ranks_new_memory", large_redistribute_new, large_straight_new),
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_sharded, sharded_bytes)

@@ -74,7 +74,7 @@ void register_cases() {
   for (const micro_table *table = tables; table != nullptr; table = table->next) {
     if (table->here != nullptr && table->here() == 0)
       continue;
-    for (const micro_case *c = table->cases; c->name != nullptr; c++) {
+    for (const micro_case *c = table->cases; c < table->cases + table->ncases; c++) {
       std::string name = c->name;
       if (c->parameter != 0)
         name += "/" + std::to_string(c->parameter);

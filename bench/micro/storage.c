@@ -64,6 +64,5 @@ static const micro_case micro_storage[] = {
     {"storage_alloc_and_free", 4096, 0, storage_make, storage_run_pair, storage_drop},
     {"storage_alloc_and_free", 64 << 20, 0, storage_make, storage_run_pair, storage_drop},
     {"tensor_create_on_and_release", 4096, 0, storage_make, storage_run_tensor, storage_drop},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_storage, NULL)

@@ -137,6 +137,5 @@ static const micro_case micro_trees[] = {
     {"tree_map_same", 0, 0, tree_make_same, tree_run_map, tree_drop},
     {"tree_flatten_rebuild", 0, 0, tree_make, tree_run_rebuild, tree_drop},
     {"tree_flatten_rebuild_flat", 0, 0, tree_make_flat, tree_run_rebuild, tree_drop},
-    {NULL, 0, 0, NULL, NULL, NULL},
 };
 MICRO_TABLE(micro_trees, NULL)

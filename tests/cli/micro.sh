@@ -41,5 +41,8 @@ if grep -q '"library_build_type": "debug"' out; then
   grep -q 'has assertions' err || fault "no note: $(cat err)"
 fi
 grep -q '^isa: ' err || fault "no context: $(cat err)"
+# A case that fails is told, and so by the status.
+(ulimit -v 250000 && exec "$micro" --benchmark_filter='^copy_runs/16/' --benchmark_min_time=0.001) >out 2>err
+[ $? = 1 ] && says "^copy_runs/16/.* ERROR OCCURRED: 'the case could not be made'" || fault "no memory: $(cat out err)"
 [ -z "$(find "$work" -name 'reshard-micro.*')" ] || fault 'files are left'
 finish

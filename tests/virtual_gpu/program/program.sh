@@ -143,6 +143,8 @@ if [ -n "$RESHARD_MICRO" ]; then
       fault "reshard_micro: RESHARD_MICRO_GPU_$1=$2: $(cat err)"
   }
   refuses BYTES 9 65536; refuses BYTES 1e6 65536; refuses TURNS -1 0
+  RESHARD_MICRO_SECONDS=1 RESHARD_MICRO_GPU_TURNS=10000000 run --benchmark_filter=^gpu_copy_runs/64/
+  [ "$status" = 142 ] || fault "a row of more than RESHARD_MICRO_SECONDS: status $status: $(cat out err)"
   unset RESHARD_MICRO_GPU_BYTES RESHARD_MICRO_GPU_TURNS
   VG_DEVICES=0 expect 0 --benchmark_list_tests; ! grep -q '^gpu_' out || fault "cases of a GPU without one: $(cat out)"
 fi
