@@ -56,9 +56,11 @@ static reshard_status held_of_regular(const struct reshard_layout_s *l, const in
   RS_TRY(rs_alloc(&count, parts, sizeof *count));
   parts = 0;
   for (int d = 0; d < l->ndim; d++) {
+    const rs_dim *dim = &l->dim[d];
+    bool whole = lo[d] == 0 && hi[d] == l->shape[d];
     first[d] = parts;
-    for (int64_t p = 0; p < l->dim[d].parts; p++)
-      count[parts++] = rs_dim_rank(&l->dim[d], p, hi[d]) - rs_dim_rank(&l->dim[d], p, lo[d]);
+    for (int64_t p = 0; p < dim->parts; p++)
+      count[parts++] = whole ? rs_dim_length(dim, p) : rs_dim_rank(dim, p, hi[d]) - rs_dim_rank(dim, p, lo[d]);
   }
   for (int64_t range = 0; range < l->ranks.nranges; range++) {
     const rs_rank_range *r = &l->ranks.ranges[range];

@@ -242,9 +242,11 @@ static reshard_status make_messages(rs_work *w, bool sending) {
   RS_TRY(status);
   if (sending && w->listed)
     RS_TRY(rs_side_keep_used_lists(side, c->space.naxes));
+  rs_last_array last[2] = {{.layout = NULL}, {.layout = NULL}};
   for (int64_t i = 0; i < side->messages.n; i++) {
     rs_message *m = &side->messages.at[i];
-    rs_message_find_places(c, side, rs_route_of(w->rank, sending, m->peer), m, sending, !sending || m->peer == w->rank);
+    rs_message_find_places(c, side, rs_route_of(w->rank, sending, m->peer), m, sending, !sending || m->peer == w->rank,
+                           last);
   }
   return RESHARD_SUCCESS;
 }

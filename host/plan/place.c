@@ -31,8 +31,15 @@ static bool segment_contiguous(const rs_geometry *g, const rs_segment *s, const 
   return true;
 }
 
-/* Buffer, offset and strides of an array of a rank. Boxes, of which there may be a million, are looked up in place. */
-static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t array, reshard_array_info *info) {
+/* Buffer, offset and strides of an array of a rank, which mostly is the one before. Boxes, of which there may be a
+ * million, are looked up in place. */
+static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t array, rs_last_array *last) {
+  reshard_array_info *info = &last->info;
+  if (last->layout == l && last->rank == rank && last->array == array)
+    return;
+  last->layout = l;
+  last->rank = rank;
+  last->array = array;
   if (l->kind != RESHARD_LAYOUT_BOXES) {
     reshard_layout_array((reshard_layout)l, rank, array, info);
     return;
@@ -50,25 +57,25 @@ static void find_array(const struct reshard_layout_s *l, int64_t rank, int64_t a
 /* Range of one buffer, in elements, that is a whole message on one of its ends. strides: of the entry's buffers on that
  * end, NULL or NULL element for contiguous. */
 static bool find_range(const rs_class *c, const rs_side *side, rs_route route, const rs_message *m, bool of_source,
-                       const int64_t *const *strides, int64_t *buffer, int64_t *begin) {
+                       const int64_t *const *strides, rs_last_array *last, int64_t *buffer, int64_t *begin) {
   const rs_segment *s = m->segments;
   const struct reshard_layout_s *own = of_source ? c->src : c->dst;
   const int *own_dim = of_source ? c->space.src_dim : c->space.dst_dim;
   int64_t end = 0, offset;
   for (int64_t i = 0; i < m->count; i++, s++) {
-    reshard_array_info array;
     rs_geometry g;
     int64_t own_rank = of_source ? route.src : route.dst, own_array = of_source ? s->src_array : s->dst_array;
-    find_array(own, own_rank, own_array, &array);
-    const int64_t *given = strides != NULL && strides[array.buffer] != NULL ? strides[array.buffer] : array.strides;
+    find_array(own, own_rank, own_array, last);
+    const reshard_array_info *array = &last->info;
+    const int64_t *given = strides != NULL && strides[array->buffer] != NULL ? strides[array->buffer] : array->strides;
     rs_segment_geometry(c, side, route, s, &g);
     if (!segment_contiguous(&g, s, own_dim, g.src_asks == of_source, given, &offset))
       return false;
-    offset += rs_layout_array_offset(own, own_rank, &array, own_array, given);
-    if (i > 0 && (*buffer != array.buffer || offset != end))
+    offset += rs_layout_array_offset(own, own_rank, array, own_array, given);
+    if (i > 0 && (*buffer != array->buffer || offset != end))
       return false;
     if (i == 0) {
-      *buffer = array.buffer;
+      *buffer = array->buffer;
       *begin = offset;
     }
     end = offset + s->elements;
@@ -123,15 +130,15 @@ static answer is_range(int naxes, const int64_t *length, const int *own_dim, int
 }
 
 static bool is_contiguous(const rs_class *c, const rs_side *side, rs_route route, const rs_message *m, bool of_source,
-                          answer first) {
+                          answer first, rs_last_array *last) {
   int64_t buffer, begin;
   if (first == NO || (first == YES && m->count == 1))
     return first == YES;
-  return find_range(c, side, route, m, of_source, NULL, &buffer, &begin);
+  return find_range(c, side, route, m, of_source, NULL, last, &buffer, &begin);
 }
 
 void rs_message_find_places(const rs_class *c, const rs_side *side, rs_route route, rs_message *m, bool of_source,
-                            bool of_destination) {
+                            bool of_destination, rs_last_array last[2]) {
   answer src = UNKNOWN, dst = UNKNOWN;
   const rs_segment *s = m->segments;
   if (s->lists < 0) { /* boxes, of which dense worlds have segments by the million: no strides, no products */
@@ -145,8 +152,8 @@ void rs_message_find_places(const rs_class *c, const rs_side *side, rs_route rou
   /* Both first: a read of the count waits for a write into its word. */
   of_source = of_source && rs_format_equal(c->from, c->wire);
   of_destination = of_destination && rs_format_equal(c->to, c->wire);
-  bool src_in_place = of_source && is_contiguous(c, side, route, m, true, src);
-  bool dst_in_place = of_destination && is_contiguous(c, side, route, m, false, dst);
+  bool src_in_place = of_source && is_contiguous(c, side, route, m, true, src, &last[0]);
+  bool dst_in_place = of_destination && is_contiguous(c, side, route, m, false, dst, &last[1]);
   m->src_in_place = src_in_place;
   m->dst_in_place = dst_in_place;
 }
@@ -167,8 +174,9 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
     return false;
   const rs_entry *e = &plan->entries[c->first_entry];
   int64_t base = sending ? e->src_buffer : e->dst_buffer;
+  rs_last_array last = {.layout = NULL};
   if (!find_range(c, side, rs_route_of(plan->rank, sent, peer->rank), m, sending,
-                  strides != NULL ? strides + base : NULL, &buffer, &begin))
+                  strides != NULL ? strides + base : NULL, &last, &buffer, &begin))
     return false;
   if (place != NULL)
     *place = (rs_place){base + buffer, begin * c->wire.width};

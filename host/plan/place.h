@@ -17,8 +17,15 @@ typedef struct rs_place {
 } rs_place;
 bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer, bool sending,
                          const int64_t *const *strides, rs_place *place);
-/* Sets src_in_place and dst_in_place of a message, of the ends that are asked for. */
+/* The array that was looked up last. */
+typedef struct rs_last_array {
+  const struct reshard_layout_s *layout; /* NULL: none yet */
+  int64_t rank, array;
+  reshard_array_info info;
+} rs_last_array;
+/* Sets src_in_place and dst_in_place of a message, of the ends that are asked for. last: of each, from message to
+ * message. */
 void rs_message_find_places(const rs_class *class_, const rs_side *side, rs_route route, rs_message *message,
-                            bool of_source, bool of_destination);
+                            bool of_source, bool of_destination, rs_last_array last[2]);
 
 #endif

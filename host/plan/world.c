@@ -77,6 +77,7 @@ static reshard_status make_messages(world_class *w, int64_t rank, rs_loose_segme
   rs_class *c = w->of_rank[rank];
   rs_messages *found = &w->side->messages;
   rs_segment *kept;
+  rs_last_array last[2] = {{.layout = NULL}, {.layout = NULL}};
   RS_TRY(rs_arena_alloc(w->arena, &kept, n, sizeof *kept));
   RS_TRY(met != NULL ? rs_make_box_messages(met, c->dst->boxes, kept, found)
                      : rs_make_messages(segments, n, true, &w->sorting, kept, found));
@@ -84,7 +85,7 @@ static reshard_status make_messages(world_class *w, int64_t rank, rs_loose_segme
     rs_message *m = &found->at[i];
     w->receiver[m->peer].messages += m->peer != rank;
     w->receiver[m->peer].segments += m->peer != rank ? m->count : 0;
-    rs_message_find_places(c, w->side, (rs_route){rank, m->peer}, m, true, true);
+    rs_message_find_places(c, w->side, (rs_route){rank, m->peer}, m, true, true, last);
   }
   RS_TRY(keep_messages(w, found, &c->send.messages));
   c->send.nsegments = c->send.segments.cap = n;
