@@ -52,24 +52,14 @@ static reshard_status launch_round(void *user, void *stream) {
   return turn->comm->ops->exchange(1, turn, 0);
 }
 
-typedef struct graph_launch {
-  rs_device *device;
-  gpu_graph *graph;
-} graph_launch;
-
-static reshard_status launch_graph(void *user, void *stream) {
-  graph_launch *g = user;
-  return gpu_launch(g->device, g->graph, stream);
-}
-
 /* Times the launch of a graph that holds the work. */
 static double time_graph(bench_state *b, int64_t local, reshard_status (*launch)(void *user, void *stream),
                          void *user) {
-  graph_launch g = {session_device(&b->s, local), NULL};
+  gpu_graph graph = {0};
   session_barrier(&b->s, local, true);
-  CLI_TRY("", gpu_capture(g.device, b->stream[local], launch, user, &g.graph));
-  double us = time_launches(b, local, launch_graph, &g);
-  gpu_graph_destroy(g.graph);
+  CLI_TRY("", gpu_capture(session_device(&b->s, local), b->stream[local], launch, user, &graph));
+  double us = time_launches(b, local, gpu_launch, &graph);
+  gpu_graph_destroy(&graph);
   return us;
 }
 

@@ -76,7 +76,7 @@ static reshard_status execute_set(void *user, void *stream) {
 }
 
 static void capture_sets(bench_state *b) {
-  gpu_graph **graphs = cli_alloc(b->dst.sets, sizeof *graphs);
+  gpu_graph *graphs = cli_alloc(b->dst.sets, sizeof *graphs);
   for (graph_set g = {b, 0}; g.set < b->dst.sets; g.set++)
     CLI_TRY("-G: ", gpu_capture(session_device(&b->s, 0), b->stream[0], execute_set, &g, &graphs[g.set]));
   b->graphs = graphs;
@@ -283,7 +283,7 @@ static void run_rank(void *user, int64_t local) {
     bench_trace_row(b, local);
   session_barrier(&b->s, local, true);
   for (int64_t set = 0; local == 0 && b->graphs != NULL && set < b->dst.sets; set++)
-    gpu_graph_destroy(b->graphs[set]);
+    gpu_graph_destroy(&b->graphs[set]);
   rank_pool_barrier(b->s.pool, true);
   for (int64_t set = 0; set < b->dst.sets; set++)
     reshard_transfer_destroy(b->transfers[set * b->s.locals + local]);

@@ -69,7 +69,7 @@ typedef struct bench_state {
   reshard_topology topology; /* domain NULL: none */
   bench_side src, dst;
   reshard_transfer *transfers;    /* [sets][locals] */
-  gpu_graph **graphs;             /* [sets]; NULL: none */
+  gpu_graph *graphs;              /* [sets]; NULL: none */
   double *ours, *straight, *ends; /* [samples], [samples], [locals] */
   bench_row row;
 } bench_state;

@@ -33,7 +33,7 @@ void bench_reshard(bench_state *b, int64_t local, int64_t set) {
   for (int64_t i = 0; b->graphs == NULL && i < b->each; i++)
     bench_execute(b, local, set);
   if (b->graphs != NULL && local == 0)
-    check_work(b, local, gpu_launch(session_device(&b->s, 0), b->graphs[set], b->stream[0]));
+    check_work(b, local, gpu_launch(&b->graphs[set], b->stream[0]));
 }
 
 static void copy_arena(bench_state *b, const bench_arena *from, const bench_arena *to, int64_t set, void *stream) {

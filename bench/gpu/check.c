@@ -181,7 +181,7 @@ static bool check_compiled(gpu_checker *c) {
   CLI_TRY("", run_programs(&j, c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
   bool right = compare_memory(c);
   c->what = "compiled copies from a graph";
-  gpu_graph *graph = NULL;
+  gpu_graph graph = {0};
   CLI_TRY("", gpu_capture(gpu, c->b->stream[1], run_programs, &j, &graph));
   fill_memory(c);
   for (int64_t i = 0; i < j.n; i++)
@@ -193,9 +193,9 @@ static bool check_compiled(gpu_checker *c) {
       copy_naively(c->source + (copy->src - c->from), c->wanted + (copy->dst - c->to), copy->element, copy->naxes + 1,
                    axes);
     }
-  CLI_TRY("", gpu_launch(gpu, graph, c->b->stream[2]));
+  CLI_TRY("", gpu_launch(&graph, c->b->stream[2]));
   right = compare_memory(c) && right;
-  gpu_graph_destroy(graph);
+  gpu_graph_destroy(&graph);
   for (int64_t i = 0; i < j.n; i++) {
     gpu->work->release(gpu, programs[i]);
     rs_copies_free(&copies[i]);

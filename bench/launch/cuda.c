@@ -144,21 +144,24 @@ static reshard_status capture_stream(void *stream, reshard_status (*launch)(void
 }
 
 reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
-                           void *user, gpu_graph **graph) {
+                           void *user, gpu_graph *graph) {
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = capture_stream(stream, launch, user, (cudaGraphExec_t *)graph);
+  reshard_status status = capture_stream(stream, launch, user, (cudaGraphExec_t *)&graph->exec);
+  graph->device = device;
   rs_cuda_leave(before);
   return status;
 }
 
-reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream) {
-  RS_ON_DEVICE(device, cudaGraphLaunch((cudaGraphExec_t)graph, stream));
+reshard_status gpu_launch(void *graph, void *stream) {
+  const gpu_graph *g = graph;
+  RS_ON_DEVICE(g->device, cudaGraphLaunch((cudaGraphExec_t)g->exec, stream));
 }
 
 void gpu_graph_destroy(gpu_graph *graph) {
-  if (graph != NULL)
-    rs_cuda_ignore(cudaGraphExecDestroy((cudaGraphExec_t)graph));
+  if (graph->exec != NULL)
+    rs_cuda_ignore(cudaGraphExecDestroy((cudaGraphExec_t)graph->exec));
+  graph->exec = NULL;
 }
 
 /* --- The runtime's own batch of copies --------------------------------------------------------------------------- */

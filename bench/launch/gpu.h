@@ -54,11 +54,14 @@ reshard_status gpu_time_create(rs_device *device, rs_event **event);
 reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds);
 
 /* The work that `launch` launches on stream, as a graph. */
-typedef struct gpu_graph gpu_graph;
+typedef struct gpu_graph {
+  rs_device *device;
+  void *exec; /* NULL: none */
+} gpu_graph;
 reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
-                           void *user, gpu_graph **graph);
-reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream);
-void gpu_graph_destroy(gpu_graph *graph); /* NULL is allowed */
+                           void *user, gpu_graph *graph);
+reshard_status gpu_launch(void *graph, void *stream); /* of a gpu_graph; as work that is timed has it */
+void gpu_graph_destroy(gpu_graph *graph);             /* leaves it none */
 
 /* A communicator as a caller of NCCL has, `nccl`, which blocks, of the ranks of an own one; and its wrapper.
  * Collective. RESHARD_ERROR_UNSUPPORTED in a build without NCCL. */

@@ -36,12 +36,12 @@ reshard_status gpu_elapsed(rs_event *from, rs_event *to, double *seconds) {
 }
 
 reshard_status gpu_capture(rs_device *device, void *stream, reshard_status (*launch)(void *user, void *stream),
-                           void *user, gpu_graph **graph) {
+                           void *user, gpu_graph *graph) {
   (void)device, (void)stream, (void)launch, (void)user, (void)graph;
   return refuse_cuda();
 }
-reshard_status gpu_launch(rs_device *device, gpu_graph *graph, void *stream) {
-  (void)device, (void)graph, (void)stream;
+reshard_status gpu_launch(void *graph, void *stream) {
+  (void)graph, (void)stream;
   return refuse_cuda();
 }
 void gpu_graph_destroy(gpu_graph *graph) { (void)graph; }

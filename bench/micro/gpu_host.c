@@ -40,16 +40,6 @@ static reshard_status execute_ranks(void *user, void *stream) {
   return reshard_execute_all(HOST_RANKS, ((host_bench *)user)->transfer, stream);
 }
 
-typedef struct context_launch {
-  gpu_context *b;
-  gpu_graph *graph;
-} context_launch;
-
-static reshard_status launch_graph(void *user, void *stream) {
-  context_launch *j = user;
-  return gpu_launch(j->b->gpu, j->graph, stream);
-}
-
 /* Median of the host's time for a call. The stream is empty before each, so that no queue is full. */
 static double time_on_host(gpu_row *x, gpu_work work, void *user) {
   gpu_context *b = &x->context;
@@ -83,12 +73,12 @@ static int measure_execute(gpu_row *x, bool graph) {
   rank_pool *pool = rank_pool_create();
   rank_pool_run(pool, HOST_RANKS, create_transfer, &w);
   rank_pool_destroy(pool);
-  context_launch j = {b, NULL};
+  gpu_graph made = {0};
   if (graph)
-    CLI_TRY("", gpu_capture(b->gpu, b->stream[0], execute_ranks, &w, &j.graph));
+    CLI_TRY("", gpu_capture(b->gpu, b->stream[0], execute_ranks, &w, &made));
   gpu_row_set(x, HOST_RANKS * HOST_SHARE,
-              graph ? time_on_host(x, launch_graph, &j) : time_on_host(x, execute_ranks, &w) / HOST_RANKS);
-  gpu_graph_destroy(j.graph);
+              graph ? time_on_host(x, gpu_launch, &made) : time_on_host(x, execute_ranks, &w) / HOST_RANKS);
+  gpu_graph_destroy(&made);
   for (int64_t r = 0; r < HOST_RANKS; r++)
     reshard_transfer_destroy(w.transfer[r]);
   for (int64_t r = 0; r < HOST_RANKS; r++) {

@@ -65,7 +65,7 @@ typedef struct case_context {
   reshard_transfer *transfers;
   bool *reached; /* [world] ranks whose arrays other processes map; NULL: none */
   bool all_reached;
-  gpu_graph *graph; /* of all executes of a pass with these arrays; NULL: not captured yet */
+  gpu_graph graph; /* of all executes of a pass with these arrays; none: not captured yet */
   reshard_status all_status;
   int npasses;
   case_pass passes[4];

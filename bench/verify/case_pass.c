@@ -137,9 +137,9 @@ static reshard_status execute_for_all(case_context *l) {
   if (!l->runner->fixed.graph) {
     RS_TRY(execute_all(l, s->stream));
   } else {
-    if (l->graph == NULL)
+    if (l->graph.exec == NULL)
       RS_TRY(gpu_capture(s->device, s->stream, execute_all, l, &l->graph));
-    RS_TRY(gpu_launch(s->device, l->graph, s->stream));
+    RS_TRY(gpu_launch(&l->graph, s->stream));
   }
   return s->device != NULL ? s->device->streams->synchronize(s->device, s->stream) : RESHARD_SUCCESS;
 }
@@ -147,8 +147,7 @@ static reshard_status execute_for_all(case_context *l) {
 static void destroy_graph(case_context *l, int64_t rank) {
   if (rank != l->first)
     return;
-  gpu_graph_destroy(l->graph);
-  l->graph = NULL;
+  gpu_graph_destroy(&l->graph);
 }
 
 static bool execute_rank(case_context *l, const case_pass *p, int64_t rank) {
