@@ -83,6 +83,13 @@ static const char *beside_least(char text[96], int64_t bytes, int64_t least) {
   return text;
 }
 
+static bool has_blocks(const world_plan *p) {
+  bool any = false;
+  for (int64_t i = 0; i < p->nconversions; i++)
+    any = any || rs_class_in_blocks(p->conversions[i].class_);
+  return any;
+}
+
 void link_counts_print(const world_plan *p, const struct link_counts *l) {
   const reshard_topology *t = &l->topology;
   char a[96], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT];
@@ -105,7 +112,9 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
     printf("passed on     in %lld hops, by %lld chain%s; nothing where a transfer is direct or takes a collective\n",
            (long long)l->hops, (long long)l->chains, l->chains == 1 ? "" : "s");
   else
-    printf("passed on     nothing%s\n", t->chains == 0 ? ": it would take no less time" : "");
+    printf("passed on     nothing%s\n", t->chains == RESHARD_NO_CHAINS ? ""
+                                        : has_blocks(p)                ? ": blocks travel with their scales"
+                                                                       : ": it would take no less time");
   printf("estimate      %.6g us in %lld round%s", 1e6 * l->estimate, (long long)p->rounds, p->rounds == 1 ? "" : "s");
   if (l->later > 0)
     printf(" and %lld more for later hops", (long long)l->later);

@@ -157,10 +157,13 @@ static void add_conversion(const rs_conversion *c, rs_text *t) {
 static void add_hops(const struct reshard_plan_s *plan, rs_text *t) {
   const reshard_plan_info *i = &plan->info;
   int64_t passed = 0, overlapping = 0;
-  if (plan->topology != NULL && plan->topology->asked != RESHARD_NO_CHAINS && plan->block > 0)
-    rs_text_add(t, "\n  not passed on: anything, as blocks travel with their scales, which nothing cuts");
-  if (plan->hops == NULL)
+  if (plan->hops == NULL) {
+    if (plan->topology != NULL && plan->topology->asked != RESHARD_NO_CHAINS)
+      rs_text_add(t, "\n  not passed on: anything, as %s",
+                  plan->block > 0 ? "blocks travel with their scales, which nothing cuts"
+                                  : "it would take no less time");
     return;
+  }
   for (int64_t s = 0; s < plan->hops->streams.n; s++)
     passed += plan->hops->streams.at[s].group > 0;
   for (int64_t c = 0; c < plan->classes.n; c++)

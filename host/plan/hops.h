@@ -8,7 +8,12 @@
  * rank is the plain stream.
  *
  * The messages of the plan's classes pass nothing on. They are what direct transfers take, and those of collectives. On
- * the mixed path plain streams of ranks of the node are no messages: their segments are read at the holder. */
+ * the mixed path plain streams of ranks of the node are no messages: their segments are read at the holder.
+ *
+ * Both are made with the plan, since a rank tells the others the rounds of both before a path is chosen. Of a plan of
+ * DeepSeek-V3 (128 trainers to 16 engines of 8) the messages are 0.4 to 1.6 % of the instructions, and all that has to
+ * do with domains is 5 to 10 %. Of one tensor on 16,384 ranks they are 20 %. Made on demand they would save that in dry
+ * plans alone, and a class would have to be split from its segments wherever they are used. */
 #ifndef RS_PLAN_HOPS_H
 #define RS_PLAN_HOPS_H
 

@@ -218,7 +218,10 @@ refuses 'wrong:3: within none: a number is needed of GB/s' 0-7 8-15 'within none
 printf '%s\n' 0-7 8-15 'chains 2' >machine
 plan_in machine
 says '^entering      4.00 MiB, 1.000 x the least of 4.00 MiB .all domains.; domain '
-says '^passed on     in 2 hops, by 2 chains; '
+says '^passed on     in 2 hops, by 2 chains; nothing where a transfer is direct or takes a collective$'
+small=(plan --shape 64x64 --src 'mesh(2@0-1;S0)' --dst 'mesh(2@2-3;R)' --ranks 4 --topology 2)
+expect 0 "${small[@]}"; says '^passed on     nothing: it would take no less time$'
+expect 0 "${small[@]}" --dst-dtype f8_e4m3/4x4; says '^passed on     nothing: blocks travel with their scales$'
 refuses 'wrong: 3 chains, it has 2 domains' 0-7 8-15 'chains 3'
 for line in '' 'chains 0' 'chains none'; do
   printf '%s\n' 0-7 8-15 "$line" >machine

@@ -158,6 +158,39 @@ CASE(transfers_pass_nothing_on_where_they_are_direct_or_domains_have_no_replicas
   }
 }
 
+/* Paths, chains that the model does not choose, and chains that nobody wants. */
+CASE(plans_say_what_is_not_passed_on_and_why) {
+  const struct {
+    int64_t chains;
+    const char *why;
+  } plans[] = {{1,
+                "\n  not passed on: anything, where a transfer is direct or takes a collective; a mixed one reads only "
+                "what is not passed on\n"},
+               {0, "\n  not passed on: anything, as it would take no less time\n"},
+               {RESHARD_NO_CHAINS, NULL}};
+  const int64_t shape[2] = {8, 8}, domains[RANKS] = {0, 0, 1, 1, 1, 1};
+  reshard_layout src = layout_from_text("chunk(0;0-1)", 2, shape, RANKS),
+                 dst = layout_from_text("mesh(4@2-5;R)", 2, shape, RANKS);
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8};
+  reshard_topology topology = RESHARD_TOPOLOGY_DEFAULTS;
+  topology.ranks = RANKS;
+  topology.domain = domains;
+  reshard_plan_options options = {RESHARD_PLAN_OPTIONS_INIT, .topology = &topology};
+  for (int i = 0; i < 3; i++) {
+    char text[4096];
+    reshard_plan plan;
+    topology.chains = plans[i].chains;
+    assert_int_equal(reshard_plan_create(1, &entry, 2, &options, &plan), RESHARD_SUCCESS);
+    assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
+    const char *told = strstr(text, "\n  not passed on");
+    assert_true(plans[i].why != NULL ? told != NULL && strncmp(told, plans[i].why, strlen(plans[i].why)) == 0
+                                     : told == NULL);
+    reshard_plan_destroy(plan);
+  }
+  reshard_layout_release(src);
+  reshard_layout_release(dst);
+}
+
 /* From domain to domain, as the chains have it: what the second one receives has left the source before. */
 CASE(bytes_of_a_chain_leave_the_source_once) {
   for (int64_t chains = 1; chains <= 2; chains++) {
