@@ -104,7 +104,7 @@ static void multiply_piece(rs_batch *b, rs_block_box *box, const rs_piece *rows,
     piece.values += both[i]->local * box->value_stride[i];
     piece.scales += block * box->scale_stride[i];
   }
-  rs_blocks_unscale(kernels_of(b), &piece);
+  rs_blocks_unscale(kernels_of(b), &piece, NULL);
 }
 
 /* pieces: of each dim, from first[d] to first[d + 1]. Indices of pieces are made those of the part, and blocks those
@@ -197,7 +197,7 @@ reshard_status rs_scaled_make(rs_batch *b, const rs_tile_part *p, rs_tile_part *
     box.wide = (char *)p->data + m * rows * columns * width;
     box.values = b->values.at + m * rows * columns;
     box.scales = b->scales.at + m * made.extent[t->ndim - 2] * made.strides[t->ndim - 2];
-    rs_blocks_scale(kernels_of(b), &box);
+    rs_blocks_scale(kernels_of(b), &box, NULL);
   }
   fesetenv(&before);
   *values = *scales = *p;

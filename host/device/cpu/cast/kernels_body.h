@@ -22,10 +22,12 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
-#define EACH(i, n) for (int64_t i = 0; i < (n); i++)
+#define EACH_FROM(i, from, n) for (int64_t i = (from); i < (n); i++)
 #else
-#define EACH(i, n) _Pragma("GCC ivdep") for (int64_t i = 0; i < (n); i++) /* dst is src, or apart from it */
+#define EACH_FROM(i, from, n) \
+  _Pragma("GCC ivdep") for (int64_t i = (from); i < (n); i++) /* dst is src, or apart from it */
 #endif
+#define EACH(i, n) EACH_FROM(i, 0, n)
 
 typedef int32_t f32_bits; /* signed, because vectors compare signed numbers */
 
@@ -167,17 +169,22 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) {
 ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(dst, line, LINE_BYTES); }
 #endif
 
-#define CAST(from, to) \
+/* lanes: as below, or NO_LANES. */
+#define NO_LANES(dst, src, n) 0
+#define CAST(from, to)        CAST_BY(from, to, NO_LANES)
+#define CAST_BY(from, to, lanes) \
   static void from##_to_##to(char *dst, const char *src, int64_t n) { \
-    EACH(i, n) store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
+    EACH_FROM(i, lanes(dst, src, n), n) \
+    store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
   } \
   static void from##_to_##to##_past(char *dst, const char *src, int64_t n) { \
     enum { NUMBERS = LINE_BYTES / BYTES_##to }; \
     for (int64_t at = 0; at < n; at += NUMBERS, src += NUMBERS * BYTES_##from, dst += LINE_BYTES) { \
       _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
-      for (int ahead = 0; ahead < NUMBERS * BYTES_##from; ahead += LINE_BYTES) \
+      for (int ahead = 0; ahead < NUMBERS * BYTES_##from && at + AHEAD / BYTES_##from < n; ahead += LINE_BYTES) \
         __builtin_prefetch(src + AHEAD + ahead); \
-      EACH(i, NUMBERS) store_##to(line + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
+      EACH_FROM(i, lanes(line, src, NUMBERS), NUMBERS) \
+      store_##to(line + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
       stream_line(dst, line); \
     } \
   }
@@ -225,6 +232,100 @@ ALWAYS_INLINE f32_bits one_nan_f32(f32_bits bits) { return pick((bits & NAN_32) 
 ALWAYS_INLINE f32_bits one_nan_f16(f32_bits bits) { return bits; }
 ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
 
+/* Sixteen numbers at once: the compiler counts by the narrowest elements, and moves 64 of them to and fro. Functions of
+ * lanes do as many of n as they can, and return how many; 0 where there is nothing to be won. */
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+/* Codes of numbers of 448 and a little at most. A power of two is added whose unit is that of the result, so that the
+ * adder rounds: the sum's low bits are the mantissa with its leading bit, and the exponent adds the rest. */
+ALWAYS_INLINE __m512i narrow_lanes(__m512i bits) {
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(NAN_32));
+  const __m512i exponent =
+      _mm512_max_epi32(_mm512_and_si512(bits, _mm512_set1_epi32(INF_32)), _mm512_set1_epi32((127 - 6) << 23));
+  const __m512i unit = _mm512_add_epi32(exponent, _mm512_set1_epi32(20 << 23));
+  const __m512i sum = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(unit)));
+  const __m512i rest = _mm512_sub_epi32(_mm512_srli_epi32(exponent, 20), _mm512_set1_epi32((127 - 6) << 3));
+  const __m512i code = _mm512_add_epi32(_mm512_sub_epi32(sum, unit), rest);
+  return _mm512_ternarylogic_epi32(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80), code, 0xea); /* a & b | c */
+}
+ALWAYS_INLINE __m512 lanes_f32(const char *src) { return _mm512_loadu_ps(src); }
+ALWAYS_INLINE __m512 lanes_f16(const char *src) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)src)); }
+ALWAYS_INLINE __m512 lanes_bf16(const char *src) {
+  const __m512i codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)src));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
+}
+ALWAYS_INLINE void put_lanes_f32(char *dst, __m512 numbers, __mmask16 nan) {
+  const __m512i bits = _mm512_castps_si512(numbers);
+  _mm512_storeu_si512(dst, _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(NAN_32)));
+}
+ALWAYS_INLINE void put_lanes_bf16(char *dst, __m512 numbers, __mmask16 nan) {
+  const __m512i bits = _mm512_castps_si512(numbers), low = _mm512_set1_epi32(1);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), low);
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __m256i codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+  _mm256_storeu_si256((__m256i *)dst, _mm256_mask_mov_epi16(codes, nan, _mm256_set1_epi16(0x7fff)));
+}
+/* An f8_e4m3 a bit further up is an f16 of a 256th, subnormal ones too. by: 256 times the scale. */
+#define LANES_BACK(wide) \
+  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
+    int64_t i = 0; \
+    const __m512 by = _mm512_set1_ps(scale * 256); \
+    if (!is_finite_scale(scale * 256)) \
+      return 0; \
+    for (; i + LANES <= n; i += LANES) { \
+      const __m128i codes = _mm_loadu_si128((const __m128i *)(src + i)); \
+      const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f)); \
+      const __m256i moved = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7); \
+      const __m256i half = _mm256_add_epi16(moved, _mm256_and_si256(moved, _mm256_set1_epi16(0x4000))); \
+      put_lanes_##wide(dst + i * BYTES_##wide, _mm512_mul_ps(_mm512_cvtph_ps(half), by), nan); \
+    } \
+    return i; \
+  }
+LANES_BACK(f32)
+LANES_BACK(bf16)
+#define LANES_THERE(wide) \
+  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
+    int64_t i = 0; \
+    const __m512 by = _mm512_set1_ps(factor); \
+    for (; i + LANES <= n; i += LANES) { \
+      const __m512i bits = _mm512_castps_si512(_mm512_mul_ps(lanes_##wide(src + i * BYTES_##wide), by)); \
+      _mm_storeu_si128((__m128i *)(dst + i), _mm512_cvtepi32_epi8(narrow_lanes(bits))); \
+    } \
+    return i; \
+  }
+/* Any numbers of f32. */
+ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) {
+  int64_t i = 0;
+  const __m512i most = _mm512_set1_epi32(0x43e00000), sign = _mm512_set1_epi32(INT32_MIN); /* 448 */
+  for (; i + LANES <= n; i += LANES) {
+    const __m512i bits = _mm512_loadu_si512(src + 4 * i), magnitude = _mm512_andnot_si512(sign, bits);
+    const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(INF_32));
+    const __m512i within = _mm512_or_si512(_mm512_min_epi32(magnitude, most), _mm512_and_si512(bits, sign));
+    const __m512i codes = _mm512_mask_mov_epi32(narrow_lanes(within), nan, _mm512_set1_epi32(0x7f));
+    _mm_storeu_si128((__m128i *)(dst + i), _mm512_cvtepi32_epi8(codes));
+  }
+  return i;
+}
+#else
+#define LANES_BACK(wide) \
+  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
+    return (void)dst, (void)src, (void)n, (void)scale, 0; \
+  }
+LANES_BACK(f32)
+LANES_BACK(bf16)
+#define LANES_THERE(wide) \
+  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
+    return (void)dst, (void)src, (void)n, (void)factor, 0; \
+  }
+ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) { return (void)dst, (void)src, (void)n, 0; }
+#endif
+ALWAYS_INLINE int64_t unscale_lanes_f16(char *dst, const char *src, int64_t n, float scale) {
+  return (void)dst, (void)src, (void)n, (void)scale, 0;
+}
+LANES_THERE(f32)
+LANES_THERE(f16)
+LANES_THERE(bf16)
+
 #define EACH_BLOCK(from, to) \
   for (int64_t w = width < n ? width : n; n > 0; \
        n -= w, src += w * (from), dst += w * (to), by++, w = width < n ? width : n)
@@ -246,7 +347,8 @@ ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
     EACH_BLOCK(BYTES_##wide, 1) { \
       float factor = *by; \
       if (is_of_finite(factor)) { \
-        EACH(i, w) put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), factor))); \
+        EACH_FROM(i, scale_lanes_##wide(dst, src, w, factor), w) \
+        put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), factor))); \
         continue; \
       } \
       EACH(i, w) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), factor)); \
@@ -256,7 +358,7 @@ ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
     EACH_BLOCK(1, BYTES_##wide) { \
       float factor = *by; \
       if (is_finite_scale(factor)) { \
-        EACH(i, w) \
+        EACH_FROM(i, unscale_lanes_##wide(dst, src, w, factor), w) \
         put_##wide(dst + i * BYTES_##wide, times(widen_number(get_u8(src + i)), factor), get_u8(src + i) & 0x7f); \
         continue; \
       } \
@@ -274,7 +376,7 @@ CAST(e4m3, e5m2) CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32) CAST(e4m3, f64
 CAST(e5m2, e4m3) CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32) CAST(e5m2, f64)
 CAST(f16, e4m3) CAST(f16, e5m2) CAST(f16, bf16) CAST(f16, f32) CAST(f16, f64)
 CAST(bf16, e4m3) CAST(bf16, e5m2) CAST(bf16, f16) CAST(bf16, f32) CAST(bf16, f64)
-CAST(f32, e4m3) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
+CAST_BY(f32, e4m3, cast_lanes) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
 CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
 
 #define AT(dtype) [RESHARD_##dtype - RESHARD_F8_E4M3]
