@@ -77,6 +77,12 @@ static void check_late(reshard_status status, int64_t since, const char *call, i
   char name[32];
   slow = tells = false;
   snprintf(name, sizeof name, "; missing: %d", SLOW);
+  int gave_up = strstr(reshard_last_error(), "not known yet") != NULL; /* on a busy machine, before a second step */
+  MPI_Allreduce(MPI_IN_PLACE, &gave_up, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  if (what == MAKE && gave_up) {
+    steps = 1; /* once more */
+    return;
+  }
   const char *missing = strstr(reshard_last_error(), "; missing: ");
   CHECK(status == RESHARD_ERROR_TIMEOUT, "%s: %s", call, reshard_status_string(status));
   CHECK(strstr(reshard_last_error(), call) != NULL, "names the call");
@@ -98,7 +104,8 @@ static void check_creation(MPI_Comm mpi) {
 
 static void check_split(MPI_Comm mpi) {
   reshard_comm comm = NULL, part = NULL;
-  CHECK(reshard_comm_from_mpi(&mpi, NULL, rank == SLOW ? PATIENT_MS : LIMIT_MS, &comm) == RESHARD_SUCCESS, "a comm");
+  CHECK(reshard_comm_from_mpi(&mpi, NULL, PATIENT_MS, &comm) == RESHARD_SUCCESS, "a comm");
+  comm->timeout_ms = rank == SLOW ? PATIENT_MS : LIMIT_MS;
   MPI_Barrier(MPI_COMM_WORLD);
   slow = rank == SLOW;
   tells = !slow;
@@ -112,7 +119,8 @@ static void check_split(MPI_Comm mpi) {
 /* Ranks 1 and 3 wait on the whole for ranks 0 and 2. Rank 2 comes to nothing, and rank 0 waits for it on a part. */
 static void check_part(MPI_Comm mpi) {
   reshard_comm comm = NULL, part = NULL;
-  CHECK(reshard_comm_from_mpi(&mpi, NULL, rank % 2 == 0 ? PATIENT_MS : LIMIT_MS, &comm) == RESHARD_SUCCESS, "a comm");
+  CHECK(reshard_comm_from_mpi(&mpi, NULL, PATIENT_MS, &comm) == RESHARD_SUCCESS, "a comm");
+  comm->timeout_ms = rank % 2 == 0 ? PATIENT_MS : LIMIT_MS;
   CHECK(reshard_comm_split(comm, rank % 2, 0, &part) == RESHARD_SUCCESS, "parts");
   MPI_Barrier(MPI_COMM_WORLD);
   reshard_status status = RESHARD_SUCCESS;

@@ -33,6 +33,7 @@ static int descriptors;
 typedef struct gathering {
   loss_which which;
   int n, place;
+  bool late; /* to connect */
 } gathering;
 
 static reshard_status allgather(void *user, const void *mine, size_t bytes, void *all) {
@@ -44,6 +45,8 @@ static reshard_status allgather(void *user, const void *mine, size_t bytes, void
   for (int r = 0; r < g->n; r++)
     memcpy((char *)all + (size_t)r * bytes, cards->shown[g->which][r], bytes);
   loss_pass(LOSS_PREPARES); /* the others connect meanwhile */
+  if (g->late)
+    nanosleep(&(struct timespec){0, 200000000}, NULL);
   return RESHARD_SUCCESS;
 }
 
@@ -55,7 +58,8 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
 
 static reshard_status make_comm(loss_rank *me, loss_which which, int64_t timeout_ms, reshard_comm *comm) {
   bool rest = which == LOSS_REST;
-  gathering g = {which, me->t->n - rest, me->number - (rest && me->number > me->t->victim)};
+  gathering g = {which, me->t->n - rest, me->number - (rest && me->number > me->t->victim), false};
+  g.late = which == LOSS_ALL && me->t->step == LOSS_CREATE && me->t->packed && g.place == (me->t->victim + 1) % g.n;
   const reshard_node_options options = {RESHARD_NODE_OPTIONS_INIT, me->device, timeout_ms, "losses"};
   return reshard_comm_create_node(g.n, g.place, allgather, &g, &options, comm);
 }

@@ -219,6 +219,18 @@ static int look_at_listener(node_joining *j, int64_t rank) {
   return failed == ECONNREFUSED || failed == EKEYREJECTED ? failed : 0;
 }
 
+/* Rank 0 has found that a rank is gone: those that still come hear of that one, and not that rank 0 has left. */
+static void admit_late(node_joining *j) {
+  rs_node *c = j->c;
+  int64_t since = rs_now_ns();
+  for (int64_t r = 1; r < c->base.size; r++)
+    while (c->sockets[r] < 0 && look_at_listener(j, r) == 0 && !rs_late(since, GRACE_MS)) {
+      struct pollfd p = {j->listener, POLLIN, 0};
+      (void)poll(&p, 1, LOOK_MS);
+      (void)admit_some(j);
+    }
+}
+
 static reshard_status admit_after(node_joining *j) {
   rs_node *c = j->c;
   int64_t wanted = c->base.size - 1 - c->base.rank;
@@ -233,8 +245,11 @@ static reshard_status admit_after(node_joining *j) {
     for (int64_t r = c->base.rank + 1; r < c->base.size && ready == 0; r++)
       if (c->sockets[r] < 0 && (failed = look_at_listener(j, r)) != 0) {
         wanted -= admit_some(j);
-        if (c->sockets[r] < 0)
+        if (c->sockets[r] < 0) {
+          if (c->base.rank == 0)
+            admit_late(j);
           return error_of(j, r, failed);
+        }
       }
   }
   return RESHARD_SUCCESS;

@@ -75,8 +75,9 @@ static bool is_named(const loss_rank *me, const char *text) {
     return true;
   if (!has_name(text))
     return false;
-  return t->way == LOSS_KILL || verb[0] != '\0' ? strstr(text, name) != NULL
-                                                : is_missing_alone(text, t->victim, t->step == LOSS_CREATE);
+  return t->way == LOSS_KILL || verb[0] != '\0'
+             ? strstr(text, name) != NULL
+             : is_missing_alone(text, t->victim, loss_steps[t->step].call == LOSS_CALL_MAKE);
 }
 
 /* The error has the deadline that the caller has given. */
@@ -125,8 +126,7 @@ static void check_ended(const loss_rank *me) {
   for (int64_t since = rs_now_ns(); !there && !rs_late(since, SPARE_MS); t->transport->wait(me)) /* a process ends */
     for (int64_t i = 0; i < n; i++)
       there |= missing[i] == t->victim || (t->transport->is_dead != NULL && t->transport->is_dead(me, (int)missing[i]));
-  LOSS_CHECK(me, there && (n == 1 || t->transport->approximate || t->step == LOSS_JOIN), "%lld are missing",
-             (long long)n);
+  LOSS_CHECK(me, there && (n == 1 || t->transport->approximate), "%lld are missing", (long long)n);
 }
 
 static void use_rest(loss_rank *me, reshard_comm rest) {
@@ -139,7 +139,7 @@ static void use_rest(loss_rank *me, reshard_comm rest) {
 static reshard_status make_rest(loss_rank *me, reshard_comm *rest) {
   const loss_trial *t = me->t;
   int64_t lost[LOSS_MOST] = {t->victim}, n = 1;
-  if (t->board->without == t->number) /* a verdict that its rank was lost in has not come to all */
+  if (me->comm == NULL)
     return t->transport->make(me, LOSS_REST, loss_patience(t), rest);
   if (t->transport->shrink != NULL)
     return t->transport->shrink(me, rest);
@@ -160,8 +160,6 @@ static void survive(loss_rank *me) {
     loss_rank_give_up_memory(me);
   if (me->comm != NULL)
     check_ended(me);
-  else
-    t->board->without = t->number;
   loss_rank_set_state(me, LOSS_TOLD);
   loss_rank_await_others(me, LOSS_TOLD);
   if (t->drops || (asynchronous && !t->transport->borrowed))
@@ -280,12 +278,6 @@ static loss_trial make_trial(const loss_transport *p, loss_board *board, int n, 
                       .packed = draw(seed, 3) % 2,
                       .apart = !p->asynchronous && draw(seed, 4) % 2,
                       .drops = draw(seed, 5) % 2};
-}
-
-int loss_run_first(const loss_transport *p, loss_board *board, int n, uint64_t seed, loss_step step, loss_way way) {
-  loss_trial t = make_trial(p, board, n, seed, step, way);
-  t.place = 1;
-  return run_trial(t);
 }
 
 static bool is_in(const char *list, const char *name) {

@@ -19,6 +19,7 @@
 typedef enum loss_step {
   LOSS_MAKE,
   LOSS_CREATE,
+  LOSS_DELAYED, /* "create", at its first place */
   LOSS_JOIN,
   LOSS_MEET,
   LOSS_SPLIT,
@@ -117,7 +118,6 @@ typedef struct loss_counts {
 /* Counts of all ranks, in memory that they share. */
 typedef struct loss_board {
   _Atomic int64_t state[LOSS_MOST]; /* of each rank, which grows from trial to trial */
-  _Atomic int64_t without;          /* the trial in which a rank that is there has no communicator */
   _Atomic int64_t errors, exact;    /* of all trials; those that name the lost rank alone */
   _Atomic int failures;
   _Atomic int64_t longest_ms;
@@ -175,9 +175,6 @@ void loss_count_device(reshard_device device);
  * have failed. of: one in so many pairs of step and way; other ones with the next seed. */
 int loss_run(const loss_transport *transport, loss_board *board, int n, int64_t trials, uint64_t seed, const char *in,
              const char *ways, int of);
-/* One loss at the first place. */
-int loss_run_first(const loss_transport *transport, loss_board *board, int n, uint64_t seed, loss_step step,
-                   loss_way way);
 /* The rows; one of them. */
 void loss_report(const loss_transport *transport, const loss_board *board);
 void loss_counts_print(const char *where, const char *way, const char *step, const loss_counts *counts);

@@ -20,6 +20,7 @@ enum { ANY = LOSS_PREPARES | LOSS_LAUNCHES | LOSS_CALLS };
 const struct loss_step_row loss_steps[LOSS_STEPS] = {
     [LOSS_MAKE] = {"make", LOSS_CALL_MAKE, ANY, LOSS_ANYWHERE},
     [LOSS_CREATE] = {"create", LOSS_CALL_MAKE, ANY, LOSS_ANYWHERE},
+    [LOSS_DELAYED] = {"create", LOSS_CALL_MAKE, ANY, LOSS_1},
     [LOSS_JOIN] = {"join", LOSS_CALL_MAKE, LOSS_MESSAGES, LOSS_ANYWHERE},
     [LOSS_MEET] = {"meet", LOSS_CALL_MEET, ANY, LOSS_ANYWHERE},
     [LOSS_SPLIT] = {"split", LOSS_CALL_SPLIT, ANY, LOSS_ANYWHERE},
@@ -404,6 +405,8 @@ static int64_t draw_place(const loss_trial *t, int64_t places) {
   int64_t n = t->transport->most > 0 ? rs_min(places, t->transport->most) : places, half = rs_max(n / 2, 1);
   if (loss_steps[t->step].call == LOSS_CALL_DESTROY) /* before it, or after it */
     return (int64_t)(t->place % 2);
+  if (t->step == LOSS_JOIN && t->victim == 0) /* before its last verdict, of which some might hear and some not */
+    n -= t->n - 2;
   if (loss_steps[t->step].call == LOSS_CALL_MAKE && t->transport->gathers)
     return 1 + (int64_t)(t->place % (uint64_t)rs_max(n, 1));
   switch (loss_steps[t->step].where) {

@@ -17,14 +17,15 @@
 
 enum { MOST = 16, DELAYED_MS = 3000, DELAYED_NCCL_MS = 1200 }; /* 1500 + 1200 + 1500 is a second too late */
 
-enum { OWN, BORROWED, STREAMS };
+/* Whose the communicator is. STREAMS, DELAYED: own, with other steps; the victim of a creation comes when half of the
+ * deadline is over, and is lost later. */
+enum { OWN, BORROWED, STREAMS, DELAYED };
 static const char *const whose_names[] = {"own", "borrowed", "streams"};
 
 /* Of one trial. */
 static unsigned char ids[LOSS_COMMS][RESHARD_NCCL_ID_BYTES];
 static reshard_device devices[MOST];
 static ncclComm_t lent[MOST]; /* of the caller's */
-static bool delays;           /* the victim comes when half of the deadline is over, and is lost later */
 static atomic_int begun;
 
 /* --- Calls that count --------------------------------------------------------------------------------------------- */
@@ -95,7 +96,7 @@ static void delay(const loss_rank *me) {
 
 static reshard_status make_comm(loss_rank *me, loss_which which, int64_t timeout_ms, reshard_comm *comm) {
   bool rest = which == LOSS_REST;
-  if (delays && which == LOSS_ALL)
+  if (me->t->step == LOSS_DELAYED && which == LOSS_ALL)
     delay(me);
   me->since = rs_now_ns();
   RS_TRY(me->t->transport->borrowed
@@ -182,7 +183,8 @@ static void wait_some(const loss_rank *me) {
 static void run_rank(void *user, int64_t number) { loss_rank_run(user, (int)number); }
 
 static void run_ranks(loss_trial *t) {
-  vg_begin(&(vg_options){.devices = t->n, .seed = t->seed, .nccl_us = delays ? DELAYED_NCCL_MS * 1000 : 0});
+  vg_begin(
+      &(vg_options){.devices = t->n, .seed = t->seed, .nccl_us = t->step == LOSS_DELAYED ? DELAYED_NCCL_MS * 1000 : 0});
   vg_quiet(true); /* of what nobody took */
   begun = 0;
   for (int r = 0; r < t->n; r++) {
@@ -206,47 +208,44 @@ static void run_ranks(loss_trial *t) {
 
 /* The ranks come to a creation each by itself, and its deadline is one for all of it: the machine may be busy. */
 static int64_t deadline_of(const loss_trial *t) {
-  return delays ? DELAYED_MS : (t->n > 4 ? 400 : 200) * (t->step == LOSS_CREATE ? 10 : 1);
+  return t->step == LOSS_DELAYED ? DELAYED_MS : (t->n > 4 ? 400 : 200) * (t->step == LOSS_CREATE ? 10 : 1);
 }
 
 /* Creation and end are local where the communicator is the caller's. */
 static int lose_ranks(int n, int64_t trials, uint64_t seed, const char *steps, const char *ways, int whose, int of) {
-  enum {
-    BOTH = 1u << LOSS_TRANSFER | 1u << LOSS_REBIND | 1u << LOSS_PACK | 1u << LOSS_EXCHANGE | 1u << LOSS_UNPACK |
-           1u << LOSS_REDISTRIBUTE | 1u << LOSS_SPLIT | 1u << LOSS_DESTROY,
-    ON_STREAMS = 1u << LOSS_FIRST_EXECUTE | 1u << LOSS_SECOND_EXECUTE | 1u << LOSS_BARRIER |
-                 1u << LOSS_WITHIN_FIRST_EXECUTE | 1u << LOSS_WITHIN_SECOND_EXECUTE
-  };
+  const uint32_t both = 1u << LOSS_TRANSFER | 1u << LOSS_REBIND | 1u << LOSS_PACK | 1u << LOSS_EXCHANGE |
+                        1u << LOSS_UNPACK | 1u << LOSS_REDISTRIBUTE | 1u << LOSS_SPLIT | 1u << LOSS_DESTROY;
+  const uint32_t sets[] = {both | 1u << LOSS_CREATE | 1u << LOSS_END, both,
+                           1u << LOSS_FIRST_EXECUTE | 1u << LOSS_SECOND_EXECUTE | 1u << LOSS_BARRIER |
+                               1u << LOSS_WITHIN_FIRST_EXECUTE | 1u << LOSS_WITHIN_SECOND_EXECUTE,
+                           1u << LOSS_DELAYED};
   const bool borrowed = whose == BORROWED, streams = whose == STREAMS;
   char where[64];
   snprintf(where, sizeof where, streams ? "nccl, virtual GPUs" : "nccl%s, virtual GPUs, %d ranks",
            borrowed ? " of the caller's" : "", n);
-  const loss_transport nccl = {
-      .where = where,
-      .steps = streams ? ON_STREAMS : BOTH | (borrowed ? 0 : 1u << LOSS_CREATE | 1u << LOSS_END),
-      .ways = 1u << LOSS_GONE | (streams ? 1u << LOSS_FAILS : 1u << LOSS_LATE | 1u << LOSS_IN_TIME),
-      .rows = 64,
-      .columns = 320,
-      .limit = 4096 * n,
-      .spare_ms = 1000,
-      .asynchronous = true,
-      .borrowed = borrowed,
-      .deadline = deadline_of,
-      .run = run_ranks,
-      .begin = begin_rank,
-      .end = end_rank,
-      .fail = fail_here,
-      .wait = wait_some,
-      .make = make_comm,
-      .shrink = borrowed ? shrink_lent : NULL,
-      .alloc = alloc,
-      .release = release,
-      .copy = copy};
+  const loss_transport nccl = {.where = where,
+                               .steps = sets[whose],
+                               .ways = 1u << LOSS_GONE |
+                                       (streams ? 1u << LOSS_FAILS : 1u << LOSS_LATE | 1u << LOSS_IN_TIME),
+                               .rows = 64,
+                               .columns = 320,
+                               .limit = 4096 * n,
+                               .spare_ms = 1000,
+                               .asynchronous = true,
+                               .borrowed = borrowed,
+                               .deadline = deadline_of,
+                               .run = run_ranks,
+                               .begin = begin_rank,
+                               .end = end_rank,
+                               .fail = fail_here,
+                               .wait = wait_some,
+                               .make = make_comm,
+                               .shrink = borrowed ? shrink_lent : NULL,
+                               .alloc = alloc,
+                               .release = release,
+                               .copy = copy};
   loss_board *board = loss_board_make();
-  if (delays)
-    loss_run_first(&nccl, board, n, seed, LOSS_CREATE, LOSS_GONE);
-  else
-    loss_run(&nccl, board, n, trials, seed, steps, ways, of);
+  loss_run(&nccl, board, n, trials, seed, steps, ways, of);
   loss_report(&nccl, board);
   return board->failures;
 }
@@ -266,9 +265,7 @@ int main(int argc, char **argv) {
     for (int n = 2; n <= 4; n++)
       failures += lose_ranks(n, vg_scaled(1, 16), seed + (uint64_t)n, NULL, NULL, STREAMS, 1);
     int descriptors = count_descriptors();
-    delays = true;
-    failures += lose_ranks(4, 1, seed, NULL, NULL, OWN, 1);
-    delays = false;
+    failures += lose_ranks(4, 1, seed, NULL, "gone", DELAYED, 1);
     if (count_descriptors() != descriptors)
       failures += printf("%d descriptors, %d before\n", count_descriptors(), descriptors) > 0;
     failures += lose_ranks(MOST, vg_scaled(1, 4), seed + 1, all ? NULL : "create,destroy", "gone", OWN, 1);
