@@ -139,7 +139,7 @@ static void use_rest(loss_rank *me, reshard_comm rest) {
 static reshard_status make_rest(loss_rank *me, reshard_comm *rest) {
   const loss_trial *t = me->t;
   int64_t lost[LOSS_MOST] = {t->victim}, n = 1;
-  if (me->comm == NULL)
+  if (t->board->without == t->number) /* on a busy machine a late verdict may come to some alone */
     return t->transport->make(me, LOSS_REST, loss_patience(t), rest);
   if (t->transport->shrink != NULL)
     return t->transport->shrink(me, rest);
@@ -160,6 +160,8 @@ static void survive(loss_rank *me) {
     loss_rank_give_up_memory(me);
   if (me->comm != NULL)
     check_ended(me);
+  else
+    t->board->without = t->number;
   loss_rank_set_state(me, LOSS_TOLD);
   loss_rank_await_others(me, LOSS_TOLD);
   if (t->drops || (asynchronous && !t->transport->borrowed))

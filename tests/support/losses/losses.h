@@ -118,6 +118,7 @@ typedef struct loss_counts {
 /* Counts of all ranks, in memory that they share. */
 typedef struct loss_board {
   _Atomic int64_t state[LOSS_MOST]; /* of each rank, which grows from trial to trial */
+  _Atomic int64_t without;          /* the trial in which a rank that is there has no communicator */
   _Atomic int64_t errors, exact;    /* of all trials; those that name the lost rank alone */
   _Atomic int failures;
   _Atomic int64_t longest_ms;
