@@ -112,7 +112,7 @@ typedef struct loss_counts {
   _Atomic int64_t errors;  /* calls of others that returned one */
   _Atomic int64_t wrong;   /* bytes of the caller's memory that were written after that */
   _Atomic int64_t late;    /* calls that outlasted the deadline by more than a second */
-  _Atomic int64_t unnamed; /* errors without the rank or the call */
+  _Atomic int64_t unnamed; /* errors without the lost rank alone, or the call; approximate: without any rank */
 } loss_counts;
 
 /* Counts of all ranks, in memory that they share. */
