@@ -36,6 +36,8 @@ enum {
   RS_BOX_STAGES = 5,                /* of a block: below the 48 KiB of shared memory that need no attribute */
   RS_BOX_STAGES_AHEAD = 3,          /* of these, being loaded at one time; the others are being stored */
   RS_BOX_BULK_BLOCKS = 5,           /* blocks of the bulk class on one SM */
+  RS_BOX_CONVERT_UNITS = 4,         /* of 4 numbers, or of one, that a thread holds, a power of two: */
+  RS_BOX_CONVERT_THREADS = 1024,    /* blocks of up to 16,384 numbers are read once */
 };
 
 /* Elements of a transposed tile along the loop that is contiguous in the destination, and in the source. */
@@ -44,7 +46,13 @@ enum {
 
 /* Tiles of the bulk class are contiguous pieces whose ends are aligned to 16 bytes on both sides. Others are rows of
  * kind RS_BOX_UNITS_16 of at most RS_BOX_STAGE bytes without inner loops. The kernel for rows can do them, too. */
-typedef enum rs_box_class { RS_BOX_ROWS = 0, RS_BOX_TRANSPOSES, RS_BOX_BULK, RS_BOX_CLASSES } rs_box_class;
+typedef enum rs_box_class {
+  RS_BOX_ROWS = 0,
+  RS_BOX_TRANSPOSES,
+  RS_BOX_BULK,
+  RS_BOX_CONVERTS, /* copies that convert numbers */
+  RS_BOX_CLASSES
+} rs_box_class;
 
 typedef enum rs_box_kind {
   RS_BOX_UNITS_1 = 0, /* rows of units of 1 << kind bytes, to which everything is aligned */
@@ -54,6 +62,8 @@ typedef enum rs_box_kind {
   RS_BOX_UNITS_16,
   RS_BOX_SLOTS,     /* longer rows of any alignment: aligned 16 bytes of the destination at a time, and the ends */
   RS_BOX_TRANSPOSE, /* class transposes: `run` is the element; inner loop contiguous in dst, outer one in src */
+  RS_BOX_CONVERT_1, /* class converts, in units of so many numbers */
+  RS_BOX_CONVERT_4,
 } rs_box_kind;
 
 /* A loop. */
@@ -63,19 +73,27 @@ typedef struct rs_box_axis {
   uint32_t magic; /* divides by n */
 } rs_box_axis;
 
-/* Rows of `run` bytes over loops, of which the tile tells how often the outermost one goes round. */
+/* Rows of `run` bytes over loops, of which the tile tells how often the outermost one goes round.
+ *
+ * In the class converts these are boxes of rows and columns of numbers, each row of `items` units, over two loops. Its
+ * three entries from `more` on are:
+ * - rows, with the units of a box as n;
+ * - columns, with log2 of the lanes of a box as n, and of the units that each of them has as magic;
+ * - scales: bytes from one to the next in the inner loop as src, in the outer one as dst.
+ * The tile's `count` is an entry, too: the first scale's address as src, steps of the outer loop as n. */
 typedef struct rs_box_shape {
   uint32_t run;
-  uint32_t items;    /* of a row: units; or 16-byte slots, the most that there can be */
-  uint32_t magic;    /* divides by items */
-  uint8_t kind;      /* rs_box_kind */
-  uint8_t inside;    /* loops inside of the outermost one */
-  uint8_t grain;     /* log2 of what everything is aligned to, 0 to 4 */
-  uint8_t agree;     /* strides of both sides are equal modulo 16 */
+  uint32_t items; /* of a row: units; or 16-byte slots, the most that there can be */
+  uint32_t magic; /* divides by items */
+  uint8_t kind;   /* rs_box_kind */
+  uint8_t inside; /* loops inside of the outermost one */
+  uint8_t grain;  /* log2 of what everything is aligned to, 0 to 4; converts: 1, the source is to units, 2, the other */
+  uint8_t agree;  /* strides of both sides are equal modulo 16 */
   rs_box_axis inner; /* the innermost loop, where inside >= 1 */
   int64_t outer_src, outer_dst;
   uint32_t more; /* inside >= 2: the loops between them, from the inside out, from this entry of part.axes on */
-  uint32_t unused;
+  uint8_t from, to, scale; /* class converts: reshard_dtype of the sides, and of scales or 0 */
+  uint8_t unused;
 } rs_box_shape;
 
 enum { RS_BOX_CONTIGUOUS = 0xffffffff }; /* in place of the index of a shape */
@@ -94,7 +112,7 @@ typedef struct rs_box_part {
   uint32_t count;     /* of tiles, 1 or more */
   uint32_t begin;     /* rs_box_batch_close */
   uint32_t streaming; /* the bytes will not be read again soon */
-  uint32_t unused;
+  uint32_t threads;   /* class converts: that share a box, at most */
 } rs_box_part;
 
 /* Parts that run in one launch, as a parameter. They take turns, tile by tile: when each rank of a process has its own,
@@ -117,6 +135,7 @@ typedef struct rs_box_batch {
 int rs_box_rows_load(void);
 int rs_box_transpose_load(void);
 int rs_box_bulk_load(void);
+int rs_box_convert_load(void);
 
 /* Architecture that the code of the bulk class on the current device was compiled for: from 90 on it uses the engine.
  * Older code does the same slowly, also on a device that has one. */
@@ -126,6 +145,7 @@ int rs_box_bulk_arch(int *arch);
 int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_transpose_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_bulk_launch(const rs_box_batch *batch, int sms, uint32_t most, void *stream);
+int rs_box_convert_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 
 /* Contiguous copies that are decided at run time, as a parameter: cut in tiles by the kernel. */
 enum { RS_BOX_SPANS = 120 };

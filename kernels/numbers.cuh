@@ -160,4 +160,42 @@ template <int From, int To> __device__ __forceinline__ uint64_t rs_convert(uint6
                          : static_cast<uint64_t>(__double_as_longlong(static_cast<double>(x)));
 }
 
+/* --- By way of an f32: a load for each dtype, a store for each -----------------------------------------------------*/
+
+/* The number `code` as an f32. odd: an f64 that is not exact is rounded to odd, since it goes to what is narrower. */
+template <int From> __device__ __forceinline__ float rs_number_of(uint64_t code, bool odd) {
+  if (From == RS_F32)
+    return rs_float(static_cast<uint32_t>(code));
+  if (rs_code_is_nan<From>(code))
+    return rs_float(0x7fffffff);
+  if (From == RS_F64)
+    return odd ? rs_f32_to_odd(rs_double(code)) : static_cast<float>(rs_double(code));
+  return rs_float(rs_f32_of<From>(static_cast<uint32_t>(code)));
+}
+template <int To> __device__ __forceinline__ uint64_t rs_code_of(float x) { return rs_convert<RS_F32, To>(rs_bits(x)); }
+template <> __device__ __forceinline__ uint64_t rs_code_of<RS_F32>(float x) {
+  return rs_is_nan(rs_bits(x)) ? 0x7fffffff : rs_bits(x);
+}
+
+/* --- Scales of f8_e4m3 -------------------------------------------------------------------------------------------*/
+
+/* The scale of a block whose largest magnitude has these bits, NaN above all, goes to *code. The result is what its
+ * numbers are multiplied by. */
+static __device__ __forceinline__ float rs_scale_f32(uint32_t most, uint32_t *code) {
+  const float m = rs_float(most), scale = (m < 1e-4f ? 1e-4f : m) / 448;
+  *code = most > 0x7f800000u ? 0x7fffffffu : rs_bits(scale);
+  return 1 / scale;
+}
+static __device__ __forceinline__ float rs_scale_e8m0(uint32_t most, uint32_t *code) {
+  uint32_t bits;
+  (void)rs_scale_f32(most, &bits); /* the quotient alone */
+  const uint32_t exponent = (bits >> 23 & 0xff) + ((bits & 0x7fffff) != 0);
+  *code = max(1u, min(exponent, 254u));
+  return rs_float(*code == 254 ? 0x400000u : (254 - *code) << 23); /* one over a power of two */
+}
+/* 255 is NaN, 0 a subnormal number in f32. */
+static __device__ __forceinline__ float rs_float_of_e8m0(uint32_t code) {
+  return rs_float(code == 255 ? 0x7fffffff : code == 0 ? 0x400000 : code << 23);
+}
+
 #endif

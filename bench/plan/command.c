@@ -55,10 +55,9 @@ static void print_conversions(const world_plan *p) {
     const rs_conversion *c = &p->conversions[i];
     bool blocks = rs_class_in_blocks(c->class_);
     rs_conversion_dtypes(c, dtypes);
-    printf("converts      %lld tensor%s from %s to %s: %s travel%s, %s; converted in the %s, on CPUs alone\n",
-           (long long)c->entries, cli_plural(c->entries), dtypes[0], dtypes[1],
-           blocks ? "values and scales" : dtypes[2], blocks ? "" : "s", cli_bytes_text(bytes, (double)c->bytes),
-           rs_conversion_place(c));
+    printf("converts      %lld tensor%s from %s to %s: %s travel%s, %s; converted in the %s\n", (long long)c->entries,
+           cli_plural(c->entries), dtypes[0], dtypes[1], blocks ? "values and scales" : dtypes[2], blocks ? "" : "s",
+           cli_bytes_text(bytes, (double)c->bytes), rs_conversion_place(c));
   }
 }
 

@@ -52,8 +52,6 @@ int command_verify(int argc, char **argv) {
   session where;
   int64_t asked = o.ranks;
   session_begin(&where, &o);
-  if (given.to != RESHARD_DTYPE_NONE && where.cuda)
-    cli_exit(EXIT_LACKING, "--dst-dtype: GPUs do not convert yet");
   bool remote = strcmp(where.comm, "local") != 0;
   if (!remote && o.ranks_per_gpu == 0)
     o.ranks = asked; /* worlds of any size on the GPUs of -g */
@@ -106,8 +104,8 @@ int command_verify(int argc, char **argv) {
                 .threads = (int)o.threads,
                 .path = reached || o.path == RESHARD_PATH_MIXED ? o.path : RESHARD_PATH_PACKED,
                 .graph = o.graph,
-                .casts = !where.cuda,
-                .blocks = !where.cuda,
+                .casts = true,
+                .blocks = true,
                 .topologies = true,
                 .topology = o.topology,
                 .gpus = where.cuda,

@@ -9,8 +9,8 @@ typedef struct whole_move {
   reshard_sharder sharder;
   bool all; /* every rank has a whole tensor; else only `rank` */
   rs_argument rank;
-  reshard_dtype dtype;         /* of the gathered tensor; NONE: the shards' own */
-  rs_local_arrays cast, whole; /* cast: the shards in that dtype, where it is another */
+  reshard_dtype dtype; /* of the gathered tensor; NONE: the shards' own */
+  rs_local_arrays whole;
   rs_sharder_entry entry;
   rs_cached_plan *plan;
 } whole_move;
@@ -50,44 +50,17 @@ static reshard_status wrap_whole(whole_move *p, reshard_dtype dtype, reshard_ten
   return RESHARD_SUCCESS;
 }
 
-/* Casts the shards to the other dtype, in the order of stream. */
-static reshard_status cast_shards(whole_move *p, const rs_local_arrays *local, void *stream) {
-  const reshard_properties properties = {.dtype = p->dtype};
-  rs_device *device = p->sharder->comm->device;
-  rs_casts casts = {0};
-  RS_TRY(
-      rs_local_arrays_create(p->sharder->device, local->layout, p->sharder->comm->rank, &properties, stream, &p->cast));
-  reshard_status status = RESHARD_SUCCESS;
-  for (int64_t i = 0; i < local->n && status == RESHARD_SUCCESS; i++) {
-    reshard_tensor src = local->arrays[i];
-    if (src == NULL || src->info.elements == 0)
-      continue;
-    status = rs_tensor_use_on("shard", src, device, stream);
-    RS_THEN(status, rs_tensor_list_cast(&casts, src, p->cast.arrays[i]));
-  }
-  if (status == RESHARD_SUCCESS && casts.cast.n > 0)
-    status = device->work->cast(device, &casts, stream);
-  rs_casts_free(&casts);
-  return status;
-}
-
-static reshard_status prepare_gather(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
+static reshard_status prepare_gather(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out) {
   reshard_dtype dtype = reshard_metadata_properties(tensor->metadata).dtype;
   bool other = p->dtype != RESHARD_DTYPE_NONE && p->dtype != dtype;
   RS_TRY(make_layout(p, tensor->local.layout));
   if (other && !rs_cast_supported(dtype, p->dtype))
     return rs_error(RESHARD_ERROR_UNSUPPORTED, "%s: no cast from %s to %s", p->call, reshard_dtype_string(dtype),
                     reshard_dtype_string(p->dtype));
-  bool before = other && p->sharder->comm->device->type != RESHARD_DEVICE_CPU; /* plans of GPUs do not convert */
-  p->entry = (rs_sharder_entry){&tensor->local, &p->whole, .dtype = before ? p->dtype : dtype,
-                                .dst_dtype = other && !before ? p->dtype : RESHARD_DTYPE_NONE};
+  p->entry =
+      (rs_sharder_entry){&tensor->local, &p->whole, .dtype = dtype, .dst_dtype = other ? p->dtype : RESHARD_DTYPE_NONE};
   RS_TRY(rs_sharder_plan(p->sharder, 1, &p->entry, &p->plan));
-  RS_TRY(wrap_whole(p, other ? p->dtype : dtype, out));
-  if (!before)
-    return RESHARD_SUCCESS;
-  RS_TRY(rs_stream_check(p->sharder->comm->device, stream, p->call));
-  p->entry.src = &p->cast;
-  return cast_shards(p, &tensor->local, stream);
+  return wrap_whole(p, other ? p->dtype : dtype, out);
 }
 
 static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor, reshard_tensor out, void *stream) {
@@ -98,9 +71,8 @@ static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor,
   reshard_status mine;
   RS_TRY(rs_once_begin(p->call, p->sharder->comm, p->sharder->path, stream, &mine));
   RS_CALL_AS(p->sharder->comm, p->call, 0);
-  RS_THEN(mine, prepare_gather(p, tensor, out, stream));
+  RS_THEN(mine, prepare_gather(p, tensor, out));
   reshard_status status = rs_sharder_execute_with(p->sharder, p->plan, &p->entry, mine, &p->rank, stream, NULL);
-  rs_local_arrays_free(&p->cast);
   rs_local_arrays_free(&p->whole);
   return status;
 }

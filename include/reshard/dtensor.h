@@ -127,7 +127,7 @@ RESHARD_API reshard_status reshard_dtensor_redistribute(int64_t n, const reshard
  *
  * The narrower dtype travels, and numbers are rounded once (reshard_entry). FSDP's all-gather of f32 shards in bf16 is
  * one to Replicate: shards are packed straight to their place in the result. Errors: also RESHARD_ERROR_UNSUPPORTED for
- * dtypes without a cast, and on GPUs. Source: DTensor.redistribute with forward_dtype=.... */
+ * dtypes without a cast. Source: DTensor.redistribute with forward_dtype=.... */
 RESHARD_API reshard_status reshard_dtensor_redistribute_as(int64_t n, const reshard_dtensor *tensors,
                                                            const reshard_placing *placings, const reshard_dtype *dtypes,
                                                            void *stream, reshard_dtensor *results);

@@ -162,7 +162,7 @@ RESHARD_API reshard_status reshard_fsdp_all_gather(reshard_sharder sharder, resh
 
 /* Gathers likewise, and converts on the way: shards of f32 to parameters of bf16. dtype is alike on all ranks;
  * RESHARD_DTYPE_NONE: the DTensor's. The narrower of both travels, and bf16 is packed from the shards straight to its
- * place. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes without a cast, and on GPUs. Source: MixedPrecisionPolicy
+ * place. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes without a cast. Source: MixedPrecisionPolicy
  * with param_dtype. */
 RESHARD_API reshard_status reshard_fsdp_all_gather_as(reshard_sharder sharder, reshard_tree leaf, reshard_mesh parent,
                                                       reshard_dtype dtype, void *stream, reshard_tree *whole);

@@ -34,14 +34,13 @@ typedef enum reshard_op {
  *
  * Errors: RESHARD_ERROR_INVALID: cuts or regions of the f8_e4m3 side within a block. RESHARD_ERROR_UNSUPPORTED: blocks
  * of more than 32,768 elements, other dtypes, f8_e4m3 on both sides (values and scales are two plain entries), the
- * reverse of a plan, GPU communicators. Nothing is passed on (reshard_topology).
+ * reverse of a plan. Nothing is passed on (reshard_topology).
  *
  * One tensor, or a part of one. Elements are converted where dst_dtype is another one, between f64, f32, f16, bf16,
  * f8_e4m3 and f8_e5m2. They are rounded to nearest even, once. What is too large becomes infinity, in f8_e4m3 the
  * largest number; every NaN becomes the one of which all bits but the sign are set. By message the narrower of both
  * dtypes travels, the source's where both are equally wide. It is converted in the pack or in the unpack. A direct copy
- * reads the source's dtype. So all paths give the same bits. GPU communicators refuse it
- * (RESHARD_ERROR_UNSUPPORTED).
+ * reads the source's dtype. So all paths give the same bits, on CPUs and on GPUs.
  *
  * The region [src_offset, + src_extent) of the source becomes the region [dst_offset, +
  * dst_extent) of the destination. Begin with RESHARD_ENTRY_DEFAULTS, or set `size` to RESHARD_ENTRY_INIT. The pointers

@@ -186,7 +186,7 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard_to(int64_t n, const re
                                                              const reshard_layout *layouts, void *stream,
                                                              reshard_sharded_tensor *results);
 /* Reshards likewise, and converts on the way. dtypes: of the results, alike on all ranks, RESHARD_DTYPE_NONE: the
- * tensor's; NULL: all are. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes without a cast, and on GPUs. */
+ * tensor's; NULL: all are. Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes without a cast. */
 RESHARD_API reshard_status reshard_sharded_tensor_reshard_to_as(int64_t n, const reshard_sharded_tensor *tensors,
                                                                 const reshard_layout *layouts,
                                                                 const reshard_dtype *dtypes, void *stream,
@@ -201,8 +201,7 @@ RESHARD_API reshard_status reshard_sharded_tensor_reshard_to_as(int64_t n, const
 RESHARD_API reshard_status reshard_sharded_tensor_gather(reshard_sharded_tensor tensor, int64_t dst, reshard_tensor out,
                                                          void *stream);
 /* Gathers likewise with another dtype. Collective. The narrower of both dtypes travels
- * (reshard_entry). dtype: of out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own. On GPUs shards are cast
- * before they travel, in memory of their own.
+ * (reshard_entry). dtype: of out, the same on all ranks. RESHARD_DTYPE_NONE: the tensor's own.
  * Errors: also RESHARD_ERROR_UNSUPPORTED for dtypes that have no cast. Source: ShardedTensor.gather with dtype=..., or
  * enforce_dtype=True and the output's. */
 RESHARD_API reshard_status reshard_sharded_tensor_gather_as(reshard_sharded_tensor tensor, int64_t dst,

@@ -130,7 +130,7 @@ static void program_make(program *p, const rs_box_policy *policy) {
 static void classes_launch(program *programs, int n, const uint32_t *closed) {
   int (*const rows_and_transposes[])(const rs_box_batch *, uint32_t, void *) = {rs_box_rows_launch,
                                                                                 rs_box_transpose_launch};
-  for (int c = 0; c < RS_BOX_CLASSES; c++) {
+  for (int c = 0; c < RS_BOX_CONVERTS; c++) {
     rs_box_batch batch = {.loads = below(2) == 0 ? 0 : 1u << (1 + below(3))};
     *(below(2) == 0 ? &batch.closed : &batch.closed_late) = closed;
     for (int i = 0; i < n; i++)

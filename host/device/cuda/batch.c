@@ -99,7 +99,8 @@ void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *de
     part[c] = (rs_box_part){.tiles = (const rs_box_tile *)tiles,
                             .shapes = (const rs_box_shape *)shapes,
                             .axes = (const rs_box_axis *)axes,
-                            .count = (uint32_t)tables->tile[c].n};
+                            .count = (uint32_t)tables->tile[c].n,
+                            .threads = tables->threads};
   }
 }
 

@@ -60,11 +60,6 @@ static reshard_status find_engine(rs_device *device, bool *engine) {
 static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
   const rs_cuda *cuda = rs_cuda_of(device);
   rs_box_policy policy = {cuda->multiprocessors, false, cuda->tile, cuda->bulk_from, cuda->leap};
-  for (int64_t i = 0; i < copies->copy.n; i++)
-    if (copies->copy.at[i].from != copies->copy.at[i].to)
-      return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies that convert %s to %s are not built for GPUs",
-                      reshard_dtype_string((reshard_dtype)copies->copy.at[i].from),
-                      reshard_dtype_string((reshard_dtype)copies->copy.at[i].to));
   RS_TRY(find_engine(device, &policy.bulk));
   return rs_box_tables_make(tables, copies, &policy);
 }
@@ -108,7 +103,8 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
 
 /* Brings the code of the program, and of spans, to the device, so that no launch has to. NULL: of all programs. */
 static reshard_status load_code(rs_device *device, const cuda_program *p) {
-  int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load};
+  int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load,
+                                             rs_box_convert_load};
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
@@ -209,10 +205,13 @@ static reshard_status launch_batch(const rs_cuda *cuda, int class, rs_box_batch 
   if (batch->nparts == 0)
     return RESHARD_SUCCESS;
   rs_box_batch_close(batch);
-  int error = class == RS_BOX_ROWS ? rs_box_rows_launch(batch, (uint32_t)cuda->base.max_blocks, stream)
-              : class == RS_BOX_TRANSPOSES
-                  ? rs_box_transpose_launch(batch, (uint32_t)cuda->base.max_blocks, stream)
-                  : rs_box_bulk_launch(batch, cuda->multiprocessors, (uint32_t)cuda->base.max_blocks, stream);
+  int (*const launch[RS_BOX_CLASSES])(const rs_box_batch *, uint32_t,
+                                      void *) = {[RS_BOX_ROWS] = rs_box_rows_launch,
+                                                 [RS_BOX_TRANSPOSES] = rs_box_transpose_launch,
+                                                 [RS_BOX_CONVERTS] = rs_box_convert_launch};
+  const uint32_t most = (uint32_t)cuda->base.max_blocks;
+  int error = class == RS_BOX_BULK ? rs_box_bulk_launch(batch, cuda->multiprocessors, most, stream)
+                                   : launch[class](batch, most, stream);
   batch->nparts = batch->tiles = 0;
   return rs_cuda_check((cudaError_t)error, "box copy launch");
 }

@@ -88,9 +88,9 @@ static bool lies_beside(const rs_copies *copies, const rs_copy *a, const rs_copy
 /* Copies from this one on, of tiny rows, that are the steps of one loop. */
 static int64_t count_interleaved(const rs_copies *copies, int64_t first) {
   const rs_copy *a = &copies->copy.at[first];
-  int64_t n = 1, left = is_tiny(a->run) && a->naxes > 0 ? copies->copy.n - first : 1;
-  while (n < left && lies_beside(copies, a + n - 1, a + n) && a[n].src - a[n - 1].src == a[1].src - a[0].src &&
-         a[n].dst - a[n - 1].dst == a[1].dst - a[0].dst)
+  int64_t n = 1, left = a->from == a->to && is_tiny(a->run) && a->naxes > 0 ? copies->copy.n - first : 1;
+  while (n < left && a[n].from == a[n].to && lies_beside(copies, a + n - 1, a + n) &&
+         a[n].src - a[n - 1].src == a[1].src - a[0].src && a[n].dst - a[n - 1].dst == a[1].dst - a[0].dst)
     n++;
   return n;
 }
@@ -114,7 +114,8 @@ static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, 
     }
   }
   sort_loops(loops, n);
-  c->n = rs_axes_merge(n, loops, copy->run, copy->run, kept, &c->run);
+  const int64_t to = rs_converted_bytes((reshard_dtype)copy->from, (reshard_dtype)copy->to, copy->run);
+  c->n = rs_axes_merge(n, loops, copy->run, to, kept, &c->run);
   c->run *= copy->run;
   for (int i = 0; i < c->n; i++)
     c->loop[i] = (rs_box_loop){kept[i].n, kept[i].src, kept[i].dst, 1, 0, 0};
@@ -253,7 +254,7 @@ static reshard_status find_shape(rs_box_tables *tables, const tiled_copy *c, uin
   return rs_box_shape_index(tables, &shape, axes + 1, index);
 }
 
-static reshard_status too_many_tiles(void) {
+reshard_status rs_box_too_many_tiles(void) {
   return rs_error(RESHARD_ERROR_UNSUPPORTED, "copies of more than %d tiles of up to %d bytes in one program", INT32_MAX,
                   RS_BOX_TILE_MOST);
 }
@@ -262,8 +263,8 @@ static reshard_status count_tiles(const tiled_copy *c, int64_t *n) {
   *n = c->piece > 0 ? rs_ceil_div(c->run, c->piece) + 1 : 1;
   for (int k = 0; k < c->n; k++)
     if (!rs_mul(*n, blocks_of(&c->loop[k]), n) || *n > INT32_MAX)
-      return too_many_tiles();
-  return *n > INT32_MAX ? too_many_tiles() : RESHARD_SUCCESS;
+      return rs_box_too_many_tiles();
+  return *n > INT32_MAX ? rs_box_too_many_tiles() : RESHARD_SUCCESS;
 }
 
 /* To the next block; false behind the last one. */
@@ -280,7 +281,7 @@ static reshard_status add_tiles(rs_box_tables *tables, tiled_copy *c) {
   int64_t most, inner_steps = -1;
   RS_TRY(count_tiles(c, &most));
   if (tables->tile[c->class].n + most > INT32_MAX)
-    return too_many_tiles();
+    return rs_box_too_many_tiles();
   RS_TRY(rs_vec_reserve(&tables->tile[c->class], tables->tile[c->class].n + most));
   rs_box_tile *next = tables->tile[c->class].at + tables->tile[c->class].n;
   uint32_t shape = RS_BOX_CONTIGUOUS;
@@ -356,7 +357,7 @@ static void clear_tables(rs_box_tables *tables) {
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     tables->tile[c].n = 0;
   tables->shape.n = tables->axis.n = tables->hand.n = 0;
-  tables->last = 0;
+  tables->last = tables->threads = 0;
   tables->bulk_bytes = tables->narrow_src = tables->narrow_dst = 0;
   if (tables->slot.at != NULL)
     memset(tables->slot.at, 0, (size_t)tables->slot.n * sizeof *tables->slot.at);
@@ -366,7 +367,7 @@ static void clear_tables(rs_box_tables *tables) {
 static reshard_status move_bulk_to_rows(rs_box_tables *tables) {
   int64_t rows = tables->tile[RS_BOX_ROWS].n, bulk = tables->tile[RS_BOX_BULK].n;
   if (rows + bulk > INT32_MAX)
-    return too_many_tiles();
+    return rs_box_too_many_tiles();
   RS_TRY(rs_vec_reserve(&tables->tile[RS_BOX_ROWS], rows + bulk));
   memcpy(tables->tile[RS_BOX_ROWS].at + rows, tables->tile[RS_BOX_BULK].at, (size_t)bulk * sizeof(rs_box_tile));
   tables->tile[RS_BOX_ROWS].n += bulk;
@@ -374,18 +375,35 @@ static reshard_status move_bulk_to_rows(rs_box_tables *tables) {
   return RESHARD_SUCCESS;
 }
 
+/* Adds the tiles of a copy, with those that are `steps` of one loop from it on. */
+static reshard_status add_copy(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, int64_t steps,
+                               const rs_box_policy *policy, int64_t tile, rs_box_class *class) {
+  tiled_copy c;
+  *class = RS_BOX_CONVERTS;
+  if (copy->scaled > 0)
+    return rs_box_scale(tables, copies, copy, tile);
+  RS_TRY(open_copy(tables, copies, copy, steps, &c));
+  if (copy->from != copy->to) {
+    const rs_copy sorted = {
+        .src = c.src, .dst = c.dst, .run = c.run, .element = copy->element, .from = copy->from, .to = copy->to};
+    return rs_box_cast(tables, &sorted, c.n, c.loop, tile);
+  }
+  choose_tiles(&c, policy, tile);
+  note_lines(tables, &c);
+  *class = c.class;
+  return add_tiles(tables, &c);
+}
+
 reshard_status rs_box_tables_make(rs_box_tables *tables, const rs_copies *copies, const rs_box_policy *policy) {
   int64_t tile = policy->tile > 0 ? policy->tile : rs_box_tile_bytes(copies->bytes, policy->sms);
   clear_tables(tables);
   for (int64_t i = 0, steps; i < copies->copy.n; i += steps) {
-    tiled_copy c;
+    const rs_copy *copy = &copies->copy.at[i];
+    rs_box_class class;
     steps = count_interleaved(copies, i);
-    RS_TRY(open_copy(tables, copies, &copies->copy.at[i], steps, &c));
-    choose_tiles(&c, policy, tile);
-    note_lines(tables, &c);
-    RS_TRY(add_tiles(tables, &c));
+    RS_TRY(add_copy(tables, copies, copy, steps, policy, tile, &class));
     if (copies->deal)
-      RS_TRY(rs_box_deal_note(tables, c.class, copies->copy.at[i].peer));
+      RS_TRY(rs_box_deal_note(tables, class, copy->peer));
   }
   RS_TRY(rs_box_deal(tables));
   int64_t from = policy->bulk_from > 0 ? policy->bulk_from : RS_BOX_BULK_FROM;

@@ -39,6 +39,7 @@ typedef struct rs_box_tables {
   RS_VEC(rs_box_axis) axis;
   int64_t bulk_bytes, narrow_src, narrow_dst; /* bytes of copies that are cut for the engine; with narrow lines there */
   uint32_t last;                              /* shape that was looked for last: mostly the next one, too */
+  uint32_t threads;                           /* of class converts: rs_box_part */
   /* Room for making them. */
   RS_VEC(uint32_t) slot; /* shapes by hash: index + 1, or 0 */
   RS_VEC(rs_axis) loops;
@@ -73,6 +74,13 @@ bool rs_box_spans_add(rs_box_spans *spans, const char *src, char *dst, int64_t b
 /* deal.c: notes the peer of tiles that were added to a class; then puts those of each class in turn, by peer. */
 reshard_status rs_box_deal_note(rs_box_tables *tables, rs_box_class class, int32_t peer);
 reshard_status rs_box_deal(rs_box_tables *tables);
+
+/* convert_tiles.c: adds tiles of so many bytes of a copy that converts numbers: of one with scales, or of a cast, whose
+ * loops are given in the order of the destination. */
+reshard_status rs_box_scale(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, int64_t tile);
+reshard_status rs_box_cast(rs_box_tables *tables, const rs_copy *copy, int64_t nloops, const rs_box_loop *loops,
+                           int64_t tile);
+reshard_status rs_box_too_many_tiles(void);
 
 /* Bytes of a tile for so many bytes in all. */
 int64_t rs_box_tile_bytes(int64_t bytes, int sms);

@@ -72,22 +72,12 @@ reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan) {
   return RESHARD_SUCCESS;
 }
 
-/* Entries are alike on all ranks, so they come to the same. */
-static reshard_status check_scales(reshard_comm comm, reshard_plan plan) {
-  for (int64_t i = 0; i < plan->ngiven && comm->device->streams->asynchronous; i++)
-    if (plan->classes.at[plan->entries[i].class_].scaling != NULL)
-      return rs_error(RESHARD_ERROR_UNSUPPORTED, "entry %lld '%.64s': f8_e4m3 with scales is not built for GPUs",
-                      (long long)i, plan->entries[i].name);
-  return RESHARD_SUCCESS;
-}
-
 /* All that a rank can check and make on its own, but for its arrays. *out is to be freed after an error, too. */
 static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, const reshard_transfer_options *options,
                                          rs_call_staging *staging, struct reshard_transfer_s **out) {
   if (plan == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_transfer_create: plan is NULL");
   RS_TRY(rs_transfer_check_plan(comm, plan));
-  RS_TRY(check_scales(comm, plan));
   struct reshard_transfer_s *t;
   RS_TRY(rs_alloc_zero(&t, 1, sizeof *t));
   *out = t;

@@ -4,7 +4,6 @@
 #include "bench/cli/naive_scaled.h"
 #include "bench/cli/util.h"
 #include "layout/blocks.h"
-#include "support/devices/late.h"
 #include "support/fixtures/case.h"
 #include "support/processes/process_matrix.h"
 #include "support/reshards/local_world.h"
@@ -560,38 +559,6 @@ CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
   other.block = NULL;
   other.scale_dtype = RESHARD_F32;
   expect_refused(&rows, &other, RESHARD_ERROR_INVALID, "scales of f32 without blocks");
-}
-
-CASE(communicators_of_gpus_refuse_blocks_by_name) {
-  static const int64_t shape[] = {4, 4}, block[] = {2, 2};
-  float numbers[16] = {0}, scales[4];
-  uint8_t values[16];
-  void *src[] = {numbers}, *dst[] = {values, scales};
-  const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
-  reshard_device device;
-  reshard_comm comm;
-  reshard_layout whole;
-  reshard_plan plan;
-  reshard_transfer transfer = NULL;
-  late_open(1, 1, &device);
-  const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = &device, .ndevices = 1};
-  assert_int_equal(reshard_comm_create_local(1, &options, &comm), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_parse("rank(0)", DIMS, shape, 1, &whole), RESHARD_SUCCESS);
-  const reshard_entry e = {.size = RESHARD_ENTRY_INIT,
-                           .src = whole,
-                           .dst = whole,
-                           .dtype = RESHARD_F32,
-                           .dst_dtype = RESHARD_F8_E4M3,
-                           .name = "weight",
-                           .block = block};
-  assert_int_equal(reshard_plan_create(1, &e, 0, NULL, &plan), RESHARD_SUCCESS);
-  assert_int_equal(reshard_transfer_create(plan, comm, &arrays, NULL, &transfer), RESHARD_ERROR_UNSUPPORTED);
-  assert_non_null(strstr(reshard_last_error(), "entry 0 'weight': f8_e4m3 with scales is not built for GPUs"));
-  assert_null(transfer);
-  reshard_plan_destroy(plan);
-  reshard_layout_release(whole);
-  reshard_comm_destroy(comm);
-  assert_int_equal(late_close(), 0);
 }
 
 RUN_CASES

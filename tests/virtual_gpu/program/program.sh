@@ -19,6 +19,12 @@ for way in '' '--path direct' '--path packed' '-G' '-g 2' '-g 2 -G --path packed
   # shellcheck disable=SC2086 # words
   expect 0 "${small[@]}" $way; says "$row"; says '^# virtual GPU 0'; says 'Out of bounds values : 0 OK'
 done
+for to in bf16 f8_e4m3 f8_e4m3/3x5 f8_e4m3/3x5:e8m0; do # converted on the way
+  for way in direct packed; do
+    expect 0 "${small[@]}" --dst-dtype $to --path $way; says 'Out of bounds values : 0 OK'
+  done
+done
+expect 0 verify --device cuda --dst-dtype f8_e4m3/8x16 --cases 4; says '^0 of them failed'
 expect 0 "${small[@]}" -b 2K -e 8K; says ' 4000 +1000 .* 0 +[0-9]+ +N/A$'
 # as nccl-tests is typed: -g means GPUs, and sizes alone are rows to columns
 VG_DEVICES=4 expect 0 bench -b 8 -e 2K -f 4 -g 4 -n 1 -c; says '^# virtual GPU 0, 4 GPUs a process; 4 ranks'

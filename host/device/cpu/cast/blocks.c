@@ -37,7 +37,8 @@ static float make_scale(char *out, reshard_dtype dtype, int32_t most) {
   uint32_t bits;
   memcpy(&bits, &scale, sizeof bits);
   if (dtype != RESHARD_F8_E8M0) {
-    memcpy(out, &scale, sizeof scale);
+    bits = most > 0x7f800000 ? 0x7fffffff : bits; /* NaN as casts have it */
+    memcpy(out, &bits, sizeof bits);
     return 1 / scale;
   }
   uint32_t exponent = (bits >> 23 & 0xff) + ((bits & 0x7fffff) != 0);

@@ -1,0 +1,278 @@
+/* Tiles of copies that convert numbers: equal boxes of rows and columns over two loops (kernels/box_copy.h).
+ *
+ * A block that gets a scale is a box, as is a part of one on the way back. Of a cast the innermost loop gives the rows,
+ * and long runs are cut as if there were blocks. Other loops are sorted by the destination, as for all copies. Parts of
+ * blocks at the ends of rows are boxes of their own. */
+#include "device/cuda/tiles.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  LOOPS = 2 * RESHARD_MAX_DIMS + 2,
+  LANES = 32,
+  TURNED = 32 /* rows along source lines */
+};
+
+typedef struct convert_side {
+  int64_t width;
+  int64_t row, column; /* bytes from one to the next in a box */
+} convert_side;
+
+typedef struct convert_loop {
+  int64_t n, src, dst, scales;
+} convert_loop;
+
+/* Equal boxes over loops, outermost first. */
+typedef struct convert_copy {
+  const char *src;
+  char *dst, *scales;
+  int64_t rows, columns;
+  convert_side from, to;
+  int nloops;
+  convert_loop loop[LOOPS];
+  uint8_t formats[3]; /* from, to, scale */
+} convert_copy;
+
+/* Rows, columns and what they are parts of, before boxes are made of them. */
+typedef struct convert_area {
+  convert_copy copy;
+  int64_t block, skip; /* columns; of the first block, those before the area */
+  int64_t scale_step;  /* of the next block */
+} convert_area;
+
+/* log2 of the least power of two that is not below n */
+static uint32_t log2_above(int64_t n) {
+  uint32_t bits = 0;
+  while ((int64_t)1 << bits < n)
+    bits++;
+  return bits;
+}
+
+/* True where everything that places units of `numbers` on a side is a multiple of them, or of 16 bytes. */
+static bool is_aligned(const convert_copy *c, bool source, int64_t numbers) {
+  const convert_side *side = source ? &c->from : &c->to;
+  uint64_t bits = source ? (uint64_t)(uintptr_t)c->src : (uint64_t)(uintptr_t)c->dst;
+  bits |= c->rows > 1 ? (uint64_t)side->row : 0;
+  bits |= numbers == 1 ? (uint64_t)side->column : 0;
+  for (int i = 0; i < c->nloops; i++)
+    bits |= (uint64_t)(source ? c->loop[i].src : c->loop[i].dst);
+  return (bits & (uint64_t)(rs_min(numbers * side->width, 16) - 1)) == 0;
+}
+
+/* The shape of tiles with so many steps of the inner loop. unit: numbers. */
+static reshard_status find_convert_shape(rs_box_tables *tables, const convert_copy *c, int64_t unit, int64_t steps,
+                                         uint32_t *index) {
+  static const convert_loop one = {1, 0, 0, 0};
+  const convert_loop *inner = c->nloops > 0 ? &c->loop[c->nloops - 1] : &one;
+  const convert_loop *outer = c->nloops > 1 ? &c->loop[c->nloops - 2] : &one;
+  const int64_t items = c->columns / unit, units = c->rows * items;
+  const int64_t most = unit == 1 ? RS_BOX_THREADS : RS_BOX_CONVERT_THREADS;
+  const int64_t wanted =
+      rs_max(rs_ceil_div(units, RS_BOX_CONVERT_UNITS), rs_max(rs_min(units, LANES), RS_BOX_CONVERT_UNITS));
+  const uint32_t lanes = log2_above(rs_min(wanted, most));
+  const uint32_t turns = log2_above(rs_ceil_div(units, (int64_t)1 << lanes));
+  rs_box_shape shape = {.run = (uint32_t)c->columns,
+                        .items = (uint32_t)items,
+                        .magic = rs_box_magic((uint32_t)items),
+                        .kind = unit == 1 ? RS_BOX_CONVERT_1 : RS_BOX_CONVERT_4,
+                        .inside = 4,
+                        .grain = (uint8_t)(is_aligned(c, true, unit) | is_aligned(c, false, unit) << 1),
+                        .outer_src = outer->src,
+                        .outer_dst = outer->dst,
+                        .from = c->formats[0],
+                        .to = c->formats[1],
+                        .scale = c->formats[2]};
+  shape.inner = (rs_box_axis){inner->src, inner->dst, (uint32_t)steps, rs_box_magic((uint32_t)steps)};
+  const rs_box_axis more[3] = {{c->from.row, c->to.row, (uint32_t)units, 0},
+                               {c->from.column, c->to.column, lanes, turns},
+                               {inner->scales, outer->scales, 0, 0}};
+  tables->threads = (uint32_t)rs_max(tables->threads, 1 << lanes);
+  return rs_box_shape_index(tables, &shape, more, index);
+}
+
+/* Numbers of a unit: 4, of at most 4 bytes, where they are whole, dense on both sides, aligned on the wider one. */
+static int64_t unit_of(const convert_copy *c) {
+  bool dense = c->from.column == c->from.width && c->to.column == c->to.width && c->columns % 4 == 0;
+  const int64_t widest = rs_max(c->from.width, c->to.width);
+  return dense && widest <= 4 && is_aligned(c, c->from.width == widest, 4) ? 4 : 1;
+}
+
+static reshard_status add_tile(rs_box_tables *tables, const convert_copy *c, const int64_t *at, uint32_t shape,
+                               int64_t outer_steps) {
+  const char *src = c->src, *scales = c->scales;
+  char *dst = c->dst;
+  for (int i = 0; i < c->nloops; i++) {
+    src += at[i] * c->loop[i].src;
+    dst += at[i] * c->loop[i].dst;
+    scales += at[i] * c->loop[i].scales;
+  }
+  RS_TRY(rs_vec_reserve(&tables->axis, tables->axis.n + 1));
+  RS_TRY(rs_vec_reserve(&tables->tile[RS_BOX_CONVERTS], tables->tile[RS_BOX_CONVERTS].n + 1));
+  tables->tile[RS_BOX_CONVERTS].at[tables->tile[RS_BOX_CONVERTS].n++] =
+      (rs_box_tile){src, dst, shape, (uint32_t)tables->axis.n};
+  tables->axis.at[tables->axis.n++] = (rs_box_axis){(int64_t)(uintptr_t)scales, 0, (uint32_t)outer_steps, 0};
+  return RESHARD_SUCCESS;
+}
+
+/* Cuts boxes in tiles of so many bytes of the source. */
+static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *c, int64_t tile) {
+  const int64_t unit = unit_of(c), boxes = rs_max(1, tile / (c->rows * c->columns * c->from.width));
+  const int inner = c->nloops - 1, outer = c->nloops - 2;
+  int64_t at[LOOPS] = {0}, step[LOOPS], tiles = 1;
+  for (int i = 0; i < c->nloops; i++)
+    step[i] = 1;
+  if (inner >= 0)
+    step[inner] = rs_min(c->loop[inner].n, boxes);
+  if (outer >= 0)
+    step[outer] = rs_min(c->loop[outer].n, rs_max(1, boxes / step[inner]));
+  for (int i = 0; i < c->nloops; i++)
+    if (!rs_mul(tiles, rs_ceil_div(c->loop[i].n, step[i]), &tiles) || tiles > INT32_MAX)
+      return rs_box_too_many_tiles();
+  if (tables->tile[RS_BOX_CONVERTS].n + tiles > INT32_MAX)
+    return rs_box_too_many_tiles();
+  for (int k = 0; k >= 0;) {
+    uint32_t shape;
+    int64_t steps = inner < 0 ? 1 : rs_min(step[inner], c->loop[inner].n - at[inner]);
+    RS_TRY(find_convert_shape(tables, c, unit, steps, &shape));
+    RS_TRY(add_tile(tables, c, at, shape, outer < 0 ? 1 : rs_min(step[outer], c->loop[outer].n - at[outer])));
+    for (k = inner; k >= 0; k--) {
+      at[k] += step[k];
+      if (at[k] < c->loop[k].n)
+        break;
+      at[k] = 0;
+    }
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Cuts columns: the rest of a first block, whole blocks, and a part of the last one. */
+static reshard_status cut_columns(rs_box_tables *tables, const convert_area *area, int64_t tile) {
+  const int64_t n = area->copy.columns, head = area->skip > 0 ? rs_min(area->block - area->skip, n) : 0;
+  const int64_t columns[3] = {head, area->block, (n - head) % area->block};
+  const int64_t times[3] = {head > 0, (n - head) / area->block, columns[2] > 0};
+  convert_copy part = area->copy;
+  for (int i = 0; i < 3; i++) {
+    if (times[i] == 0)
+      continue;
+    const convert_loop loop = {times[i], columns[i] * part.from.column, columns[i] * part.to.column, area->scale_step};
+    part.columns = columns[i];
+    part.nloops = area->copy.nloops;
+    if (loop.n > 1)
+      part.loop[part.nloops++] = loop;
+    RS_TRY(cut_boxes(tables, &part, tile));
+    part.src += loop.n * loop.src;
+    part.dst += loop.n * loop.dst;
+    part.scales += loop.n * loop.scales;
+  }
+  return RESHARD_SUCCESS;
+}
+
+static convert_area scaled_area(const rs_copies *copies, const rs_copy *copy) {
+  const rs_scaled *scaled = &copies->scaled.at[copy->scaled - 1];
+  const rs_block_box *b = &scaled->box;
+  const bool back = copy->from == RESHARD_F8_E4M3;
+  const convert_side wide = {(int64_t)reshard_dtype_size(b->wide_dtype), b->wide_stride[0], b->wide_stride[1]};
+  const convert_side values = {1, b->value_stride[0], b->value_stride[1]};
+  convert_area area = {.copy = {.src = copy->src,
+                                .dst = copy->dst,
+                                .scales = b->scales,
+                                .rows = b->n[0],
+                                .columns = b->n[1],
+                                .from = back ? values : wide,
+                                .to = back ? wide : values,
+                                .nloops = copy->naxes,
+                                .formats = {(uint8_t)copy->from, (uint8_t)copy->to, (uint8_t)b->scale_dtype}},
+                       .block = b->block[1],
+                       .skip = b->skip[1],
+                       .scale_step = b->scale_stride[1]};
+  for (int i = 0; i < copy->naxes; i++) {
+    const rs_axis *axis = &copies->axis.at[copy->axes + i];
+    area.copy.loop[i] = (convert_loop){axis->n, axis->src, axis->dst, scaled->step[i]};
+  }
+  return area;
+}
+
+reshard_status rs_box_scale(rs_box_tables *tables, const rs_copies *copies, const rs_copy *copy, int64_t tile) {
+  const convert_area area = scaled_area(copies, copy);
+  return cut_columns(tables, &area, tile);
+}
+
+/* --- Casts --- */
+
+/* Takes a loop out of those of a copy. */
+static convert_loop take_loop(convert_copy *c, int at) {
+  convert_loop taken = c->loop[at];
+  c->nloops--;
+  memmove(&c->loop[at], &c->loop[at + 1], (size_t)(c->nloops - at) * sizeof taken);
+  return taken;
+}
+
+/* The loop that gives the rows: the one along source lines where columns leap there. */
+static int find_rows(const convert_copy *c) {
+  int best = c->nloops - 1;
+  if (c->from.column != c->from.width)
+    for (int i = 0; i < c->nloops; i++)
+      if (c->loop[i].src != 0 && llabs(c->loop[i].src) < llabs(c->loop[best].src))
+        best = i;
+  return best;
+}
+
+/* Cuts columns, of which as many are in front as the first aligned unit is away, and behind as make no unit. */
+static reshard_status cut_cast(rs_box_tables *tables, convert_copy c, int64_t numbers) {
+  const convert_side *wider = c.from.width > c.to.width ? &c.from : &c.to;
+  const int64_t place = (int64_t)((uintptr_t)(wider == &c.from ? c.src : c.dst) % (uintptr_t)(4 * wider->width));
+  const bool dense = c.from.column == c.from.width && c.to.column == c.to.width && place % wider->width == 0;
+  const int64_t head = dense ? rs_min((4 - place / wider->width) % 4, c.columns) : 0;
+  const int64_t tail = dense ? (c.columns - head) % 4 : 0, all = c.columns;
+  const int64_t parts[3] = {head, c.columns - head - tail, tail};
+  for (int i = 0; i < 3; i++) {
+    if (parts[i] == 0)
+      continue;
+    c.columns = parts[i];
+    const int64_t block = parts[i] == all || i == 1 ? rs_max(4, numbers / c.rows / 4 * 4) : 4;
+    const convert_area area = {.copy = c, .block = block};
+    RS_TRY(cut_columns(tables, &area, numbers * c.from.width));
+    c.src += parts[i] * c.from.column;
+    c.dst += parts[i] * c.to.column;
+  }
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_box_cast(rs_box_tables *tables, const rs_copy *copy, int64_t nloops, const rs_box_loop *loops,
+                           int64_t tile) {
+  convert_copy c = {
+      .src = copy->src, .dst = copy->dst, .rows = 1, .columns = copy->run / copy->element, .nloops = (int)nloops};
+  c.from = (convert_side){copy->element, 0, copy->element};
+  c.to.width = c.to.column = (int64_t)reshard_dtype_size((reshard_dtype)copy->to);
+  c.formats[0] = (uint8_t)copy->from;
+  c.formats[1] = (uint8_t)copy->to;
+  if (nloops > LOOPS - 2) /* one of columns, one of rows */
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "a copy that converts has %lld loops, %d are the most on a GPU",
+                    (long long)nloops, LOOPS - 2);
+  for (int i = 0; i < c.nloops; i++)
+    c.loop[i] = (convert_loop){loops[i].n, loops[i].src, loops[i].dst, 0};
+  if (c.columns == 1 && c.nloops > 0) {
+    const convert_loop columns = take_loop(&c, c.nloops - 1);
+    c.columns = columns.n;
+    c.from.column = columns.src;
+    c.to.column = columns.dst;
+  }
+  const int64_t numbers = rs_min(tile / c.from.width, 4 * RS_BOX_CONVERT_UNITS * RS_BOX_THREADS);
+  if (c.nloops == 0)
+    return cut_cast(tables, c, numbers);
+  const convert_loop rows = take_loop(&c, find_rows(&c));
+  const int64_t most = c.from.column == c.from.width ? numbers / c.columns : TURNED;
+  const int64_t each = rs_max(1, rs_min(rows.n, most)), times = rows.n / each;
+  c.from.row = rows.src;
+  c.to.row = rows.dst;
+  c.rows = each;
+  c.loop[c.nloops] = (convert_loop){times, each * rows.src, each * rows.dst, 0};
+  c.nloops += times > 1;
+  RS_TRY(cut_cast(tables, c, numbers));
+  c.nloops -= times > 1;
+  c.rows = rows.n - times * each;
+  c.src += times * each * rows.src;
+  c.dst += times * each * rows.dst;
+  return c.rows > 0 ? cut_cast(tables, c, numbers) : RESHARD_SUCCESS;
+}
