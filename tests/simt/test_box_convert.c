@@ -34,7 +34,7 @@ static uint64_t bits_at(const char *at, reshard_dtype dtype) {
 }
 
 /* Random bits, or numbers of usual sizes with zeros, of which few are infinite or NaN. */
-static void fill(char *memory, reshard_dtype dtype, int64_t bytes) {
+static void fill_numbers(char *memory, reshard_dtype dtype, int64_t bytes) {
   const int64_t width = (int64_t)reshard_dtype_size(dtype);
   const bool any = dtype == RESHARD_F8_E8M0 || below(3) == 0;
   const int64_t drawn = rs_min(4093, bytes / width) * width; /* and again */
@@ -154,7 +154,7 @@ CASE(casts_of_any_shape_have_the_bits_of_single_numbers) {
     rs_axis axes[AXES];
     const int n = draw_loops((int64_t)reshard_dtype_size(in), (int64_t)reshard_dtype_size(out), axes);
     const int64_t src = below(3) == 0 ? below(16) : below(4) * 16, dst = below(3) == 0 ? below(16) : below(4) * 16;
-    fill(from + src, in, ROOM - 64);
+    fill_numbers(from + src, in, ROOM - 64);
     memset(to, 0x5a, ROOM);
     memset(wanted, 0x5a, ROOM);
     memset(scales, 0x5a, ROOM);
@@ -276,12 +276,12 @@ CASE(blocks_and_parts_of_them_are_those_of_the_definition) {
     rs_copies copies = {0};
     const int64_t src = below(2) == 0 ? below(16) : below(4) * 16, dst = below(2) == 0 ? below(16) : below(4) * 16;
     const int64_t shift = below(16);
-    fill(from + src, c.back ? RESHARD_F8_E4M3 : c.box.wide_dtype, ROOM - 64);
+    fill_numbers(from + src, c.back ? RESHARD_F8_E4M3 : c.box.wide_dtype, ROOM - 64);
     memset(to, 0x5a, ROOM);
     memset(wanted, 0x5a, ROOM);
     memset(scales, 0x5a, ROOM);
     if (c.back)
-      fill(scales + shift, c.box.scale_dtype, ROOM - 64);
+      fill_numbers(scales + shift, c.box.scale_dtype, ROOM - 64);
     memcpy(wanted_scales, scales, ROOM);
     char *wide = c.back ? to + dst : from + src, *values = c.back ? from + src : to + dst;
     c.box.wide = wide;
