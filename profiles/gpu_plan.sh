@@ -5,11 +5,11 @@
 # Sizes of the run, and of a test of it that shows nothing.
 set_sizes() {
   cases=600 within=6 bytes=$((256 << 20)) side=8192 large=16384 iterations=20 sweep=(-b 64K -e 1G -f 4) few=(64K 256M)
-  kinds=(copies 600 spans 300 casts 300 selections 300 storage 600)
+  kinds=(copies 600 spans 300 casts 300 conversions 300 selections 300 storage 600)
   tiles=(0 16384 32768 65536) # 0: by size
   if [ -n "${RESHARD_GPU_TINY:-}" ]; then
     cases=8 bytes=65536 side=64 large=64 iterations=2 sweep=(-b 64K -e 256K -f 2) few=(64K 512K)
-    kinds=(copies 4 spans 4 casts 4 selections 4 storage 4) tiles=(0 65536)
+    kinds=(copies 4 spans 4 casts 4 conversions 4 selections 4 storage 4) tiles=(0 65536)
   fi
   seed=${RESHARD_GPU_SEED:-$(date +%s)}
   export RESHARD_MICRO_GPU_BYTES=$bytes RESHARD_MICRO_GPU_TURNS=$iterations
@@ -138,7 +138,7 @@ plan() {
   # --- 300 s: sanitizers
   for n in memcheck racecheck; do
     tool_step "$n" 30 'compute-sanitizer of check' compute-sanitizer --tool $n --error-exitcode 9 "$checker" check \
-      --cases 28 --seed "$seed"
+      --cases 32 --seed "$seed"
   done
   group
   # --- 390 s: profiles
@@ -147,7 +147,7 @@ plan() {
   RESHARD_MICRO_GPU_TURNS=0 micro_by=tool_step tool_by=profile_kernels micro_step ncu 90 \
     'a launch of each kernel and grid, five sections' ncu "$out/kernels.ncu-rep" "${n[@]}" \
     --filter-mode per-launch-config --launch-count 1 --kernel-name 'regex:copy_|cast|select' --clock-control none \
-    "$micro" --benchmark_filter='^gpu_(copy|fsdp|index|cast)'
+    "$micro" --benchmark_filter='^gpu_(copy|fsdp|index|cast|convert)'
   group
   # --- 440 s: tiles
   micro_step tiles 50 'how copies are best cut here' measure_tiles "$work/tiles" "${tiles[@]}"
@@ -160,5 +160,5 @@ plan() {
   bench_step packed-cyclic 10 'cyclic 64 to cyclic 96, packed' --shape "${side}x$side" --dtype f32 --ranks 4 \
     --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --path packed
   tool_step initcheck 30 'compute-sanitizer of check' compute-sanitizer --tool initcheck --error-exitcode 9 "$checker" \
-    check --cases 28 --seed "$seed"
+    check --cases 32 --seed "$seed"
 }

@@ -1,10 +1,9 @@
 /* Compares the GPU's work byte by byte with the CPU's on the same memory.
  *
  * Random copies have all widths, shapes and alignments. They run compiled and once, from graphs and on several streams.
- * The size of tiles is drawn, and so is the bulk copy engine. Then come spans, casts, selections and storage. */
+ * The size of tiles is drawn, and so is the bulk copy engine. Then come copies that convert, spans, casts, selections
+ * and storage. */
 #include "bench/gpu/context.h"
-
-#include "bench/verify/random.h"
 
 #include "device/cuda/tiles.h"
 #include "device/handle.h"
@@ -85,8 +84,7 @@ static void copy_naively(const char *src, char *dst, int32_t element, int naxes,
     copy_naively(src + i * axes->src, dst + i * axes->dst, element, naxes - 1, axes + 1);
 }
 
-/* Strides of the loops on one side: in any order, with gaps. Returns the bytes that they span. */
-static int64_t draw_strides(rng *r, int n, const int64_t *extent, int32_t element, bool gaps, int64_t *stride) {
+int64_t gpu_draw_strides(rng *r, int n, const int64_t *extent, int32_t element, bool gaps, int64_t *stride) {
   int order[4] = {0, 1, 2, 3};
   int64_t step = element;
   for (int i = 0; i < n; i++) {
@@ -112,8 +110,8 @@ static int64_t add_copy(gpu_checker *c, rs_copies *copies, int64_t at) {
     left = left / extent[d] > 0 ? left / extent[d] : 1;
   }
   bool gaps = !rng_one_in(r, 3);
-  int64_t span = draw_strides(r, n, extent, element, gaps, src);
-  int64_t size = draw_strides(r, n, extent, element, gaps && rng_one_in(r, 2), dst);
+  int64_t span = gpu_draw_strides(r, n, extent, element, gaps, src);
+  int64_t size = gpu_draw_strides(r, n, extent, element, gaps && rng_one_in(r, 2), dst);
   int64_t from = rng_below(r, ROOM - span), shift = rng_one_in(r, 2) ? (-at) & 15 : rng_below(r, 16);
   if (rng_one_in(r, 2))
     from &= -16;
@@ -219,6 +217,29 @@ static bool check_once(gpu_checker *c) {
   }
   bool right = compare_memory(c);
   gpu->work->release(gpu, program);
+  return right;
+}
+
+/* Runs copies that convert, compiled or once, and the same on the CPU. */
+static bool check_conversions(gpu_checker *c) {
+  const rs_device_work *gpu = c->b->gpu->work, *cpu = c->b->cpu->work;
+  rs_copies copies[2] = {{.staging = rng_one_in(&c->r, 2)}, {.staging = false}};
+  rs_program *program[2] = {NULL, NULL};
+  c->what = "copies that convert";
+  if (!rng_one_in(&c->r, 3)) { /* numbers of usual sizes: of random bits most blocks have an infinity */
+    gpu_usual_numbers(c->source, ROOM);
+    gpu_context_to_gpu(c->b, c->from, c->source, ROOM);
+  }
+  gpu_draw_conversions(&c->r, ROOM, (char *[]){c->from, c->source}, (char *[]){c->to, c->wanted}, copies);
+  CLI_TRY("", (rng_one_in(&c->r, 2) ? gpu->compile : gpu->recompile)(c->b->gpu, &copies[0], ROOM, &program[0]));
+  CLI_TRY("", gpu->run(c->b->gpu, 1, &program[0], c->b->stream[rng_below(&c->r, GPU_STREAMS)]));
+  CLI_TRY("", cpu->compile(c->b->cpu, &copies[1], ROOM, &program[1]));
+  CLI_TRY("", cpu->run(c->b->cpu, 1, &program[1], NULL));
+  bool right = compare_memory(c);
+  gpu->release(c->b->gpu, program[0]);
+  cpu->release(c->b->cpu, program[1]);
+  rs_copies_free(&copies[0]);
+  rs_copies_free(&copies[1]);
   return right;
 }
 
@@ -402,9 +423,9 @@ static bool check_beyond_4g(gpu_context *b) {
 static const struct check_kind {
   const char *name;
   bool (*run)(gpu_checker *c);
-} check_kinds[] = {{"copies", check_compiled}, {"copies", check_once},           {"spans", check_spans},
-                   {"casts", check_casts},     {"selections", check_selections}, {"storage", check_memset},
-                   {"storage", check_storage}};
+} check_kinds[] = {{"copies", check_compiled},         {"copies", check_once},    {"spans", check_spans},
+                   {"conversions", check_conversions}, {"casts", check_casts},    {"selections", check_selections},
+                   {"storage", check_memset},          {"storage", check_storage}};
 enum { KINDS = sizeof check_kinds / sizeof *check_kinds };
 
 bool gpu_check_knows(const char *kind) {
@@ -448,7 +469,7 @@ int gpu_check(gpu_context *b, const gpu_check_options *o) {
   printf("%lld programs had tiles of the bulk copy engine, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,
          (long long)c.wide);
   printf("%s: %lld cases of %s%s, %lld wrong\n", b->info.name, (long long)o->cases,
-         o->kind != NULL ? o->kind : "copies, spans, casts, selections, memset and storage",
+         o->kind != NULL ? o->kind : "copies, conversions, spans, casts, selections, memset and storage",
          o->large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
   gpu_context_free(b, c.from);
   gpu_context_free(b, c.to);

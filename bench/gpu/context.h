@@ -4,6 +4,7 @@
 
 #include "bench/cli/util.h"
 #include "bench/launch/gpu.h"
+#include "bench/verify/random.h"
 
 enum { GPU_STREAMS = 3 };
 
@@ -44,5 +45,12 @@ typedef struct gpu_check_options {
 /* Checks a GPU's copies, casts, selections and storage against the CPU's, at random. Returns the exit status. */
 int gpu_check(gpu_context *b, const gpu_check_options *options);
 bool gpu_check_knows(const char *kind);
+
+/* Draws strides of n loops (4 at most) on one side: in any order, with gaps. Returns the bytes that they span. */
+int64_t gpu_draw_strides(rng *r, int n, const int64_t *extent, int32_t element, bool gaps, int64_t *stride);
+/* Makes memory, of whole 8 bytes, numbers of usual sizes in each dtype: f32 and bf16 of 2^-15 to 2, of either sign. */
+void gpu_usual_numbers(char *memory, int64_t bytes);
+/* Draws copies that convert, the same for two devices, from and to memory of so many bytes on each. */
+void gpu_draw_conversions(rng *r, int64_t room, char *const from[2], char *const to[2], rs_copies copies[2]);
 
 #endif

@@ -9,8 +9,9 @@
 static const char usage[] =
     "usage: reshard_gpu check [--cases N] [--seed S] [--kind KIND] [--large]\n"
     "       reshard_gpu hold\n\n"
-    "check compares copies, casts, selections and storage on a GPU with the CPU's, at random (default 700 cases);\n"
-    "--kind takes those of one kind: copies, spans, casts, selections, storage; --large adds offsets beyond 4 GiB.\n"
+    "check compares copies, casts, selections and storage on a GPU with the CPU's, at random (default 800 cases);\n"
+    "--kind takes those of one kind: copies, conversions, spans, casts, selections, storage;\n"
+    "--large adds offsets beyond 4 GiB.\n"
     "hold keeps the GPU open until it is ended, so that other programs start sooner.\n"
     "exit status: 0 done; 1 something is wrong; 2 bad usage; 3 there is no GPU\n"
     "reshard_micro measures what is checked here.\n";
@@ -27,7 +28,7 @@ int main(int argc, char **argv) {
   static const struct option longs[] = {{"cases", required_argument, NULL, 'c'}, {"seed", required_argument, NULL, 's'},
                                         {"large", no_argument, NULL, 'l'},       {"kind", required_argument, NULL, 'k'},
                                         {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
-  gpu_check_options checked = {.cases = 700, .seed = 1};
+  gpu_check_options checked = {.cases = 800, .seed = 1};
   for (int letter; (letter = getopt_long(argc, argv, "", longs, NULL)) != -1;)
     switch (letter) {
     case 'c': checked.cases = parse_number("--cases", optarg); break;
@@ -44,7 +45,8 @@ int main(int argc, char **argv) {
     return EXIT_USAGE;
   }
   if (checked.kind != NULL && !gpu_check_knows(checked.kind))
-    cli_exit(EXIT_USAGE, "--kind: '%s' is none of copies, spans, casts, selections, storage", checked.kind);
+    cli_exit(EXIT_USAGE, "--kind: '%s' is none of copies, conversions, spans, casts, selections, storage",
+             checked.kind);
   gpu_context b;
   gpu_context_open(&b);
   if (holds) {

@@ -71,6 +71,18 @@ void gpu_buffers_free(gpu_context *b, gpu_buffers *s);
 void gpu_buffers_clear(gpu_context *b, gpu_buffers *s);
 /* 1 where the destinations differ from the CPU's result, which is then told; else 0: what a row returns. */
 int gpu_buffers_wrong(gpu_context *b, gpu_buffers *s);
+/* Makes the sources numbers of usual sizes (bench/gpu/context.h). */
+void gpu_buffers_make_numbers(gpu_context *b, gpu_buffers *s);
+
+/* Measures work on the sets of buffers beside memcpys of as many bytes, and checks what it leaves. */
+int gpu_row_measure_beside_memcpy(gpu_row *x, gpu_timed_work work, gpu_buffers *s, int64_t bytes);
+/* The copies of a row, from one place to another, compiled for one device. */
+typedef rs_program *gpu_compile(rs_device *device, const char *from, char *to, const void *shape);
+/* Compiles a list and frees it. */
+rs_program *gpu_compile_copies(rs_device *device, rs_copies *copies);
+/* Measures a program of copies in the same way. What the same copies leave on the CPU is right. Frees the buffers. */
+int gpu_row_measure_program(gpu_row *x, gpu_compile *compile, const void *shape, gpu_buffers s, int64_t bytes);
+
 /* An order of n things that is not theirs. */
 void gpu_shuffle(uint64_t seed, int64_t n, int64_t *order);
 

@@ -1,8 +1,6 @@
 #define _GNU_SOURCE
 #include "bench/micro/gpu.h"
 
-#include "bench/verify/random.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,6 +26,11 @@ static char *alloc_pages(int64_t bytes) {
   return memory;
 }
 
+static void upload(gpu_context *b, gpu_buffers *s) {
+  for (int64_t i = 0; i < s->sets; i++)
+    gpu_context_to_gpu(b, s->from + i * s->from_step, s->host, s->from_bytes);
+}
+
 static gpu_buffers create_buffers(gpu_context *b, int64_t from_bytes, int64_t to_bytes, int64_t sets) {
   gpu_buffers s = {.from_bytes = from_bytes, .to_bytes = to_bytes, .sets = sets};
   s.from_step = (from_bytes + 255) & -256;
@@ -41,8 +44,7 @@ static gpu_buffers create_buffers(gpu_context *b, int64_t from_bytes, int64_t to
     uint64_t word = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
     memcpy(s.host + i, &word, 8);
   }
-  for (int64_t i = 0; i < sets; i++)
-    gpu_context_to_gpu(b, s.from + i * s.from_step, s.host, from_bytes);
+  upload(b, &s);
   gpu_buffers_clear(b, &s);
   gpu_context_wait(b);
   return s;
@@ -54,6 +56,11 @@ gpu_buffers gpu_buffers_create(gpu_context *b, int64_t from_bytes, int64_t to_by
 
 gpu_buffers gpu_buffers_create_one(gpu_context *b, int64_t from_bytes, int64_t to_bytes) {
   return create_buffers(b, from_bytes, to_bytes, 1);
+}
+
+void gpu_buffers_make_numbers(gpu_context *b, gpu_buffers *s) {
+  gpu_usual_numbers(s->host, s->from_bytes & -8);
+  upload(b, s);
 }
 
 int gpu_buffers_wrong(gpu_context *b, gpu_buffers *s) {

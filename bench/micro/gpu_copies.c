@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Measures work on the sets of buffers beside memcpys of as many bytes, and checks what it leaves. */
-static int measure_beside_memcpy(gpu_row *x, gpu_timed_work work, gpu_buffers *s, int64_t bytes) {
+int gpu_row_measure_beside_memcpy(gpu_row *x, gpu_timed_work work, gpu_buffers *s, int64_t bytes) {
   gpu_context *b = &x->context;
   gpu_memcpy plain[GPU_MOST_SETS];
   for (int64_t i = 0; i < s->sets; i++)
@@ -29,26 +28,23 @@ static int measure_beside_memcpy(gpu_row *x, gpu_timed_work work, gpu_buffers *s
   return gpu_buffers_wrong(b, s);
 }
 
-/* The copies of a row, from one place to another, for one device. */
-typedef rs_program *compile_row(rs_device *device, const char *from, char *to, const void *shape);
-
-static int measure_program(gpu_row *x, compile_row *compile, const void *shape, int64_t from_bytes, int64_t bytes) {
+int gpu_row_measure_program(gpu_row *x, gpu_compile *compile, const void *shape, gpu_buffers s, int64_t bytes) {
   gpu_context *b = &x->context;
-  gpu_buffers s = gpu_buffers_create(b, from_bytes, bytes);
   gpu_program jobs[GPU_MOST_SETS];
   for (int64_t i = 0; i < s.sets; i++)
     jobs[i] = (gpu_program){b, compile(b->gpu, s.from + i * s.from_step, s.to + i * s.to_step, shape)};
   rs_program *cpu = compile(b->cpu, s.host, s.image, shape);
+  memset(s.image, 0, (size_t)s.to_bytes);
   CLI_TRY("", b->cpu->work->run(b->cpu, 1, &cpu, NULL));
   b->cpu->work->release(b->cpu, cpu);
-  int wrong = measure_beside_memcpy(x, (gpu_timed_work){gpu_program_run, jobs, sizeof *jobs}, &s, bytes);
+  int wrong = gpu_row_measure_beside_memcpy(x, (gpu_timed_work){gpu_program_run, jobs, sizeof *jobs}, &s, bytes);
   for (int64_t i = 0; i < s.sets; i++)
     b->gpu->work->release(b->gpu, jobs[i].program);
   gpu_buffers_free(b, &s);
   return wrong;
 }
 
-static rs_program *compile_copies(rs_device *device, rs_copies *copies) {
+rs_program *gpu_compile_copies(rs_device *device, rs_copies *copies) {
   rs_program *program = NULL;
   CLI_TRY("", device->work->compile(device, copies, copies->bytes, &program));
   rs_copies_free(copies);
@@ -73,7 +69,7 @@ static rs_program *compile_box(rs_device *device, const char *from, char *to, co
     CLI_TRY("", rs_copies_add(&copies, from + i * axes[0].src, to + i * axes[0].dst, box->element, 2, axes + 1));
   if (!box->parts)
     CLI_TRY("", rs_copies_add(&copies, from, to, box->element, 3, axes));
-  return compile_copies(device, &copies);
+  return gpu_compile_copies(device, &copies);
 }
 
 /* From [m][k][run] to [k][m][run] or, with k == 0, from [m][n] elements of `run` bytes to [n][m]. */
@@ -83,7 +79,7 @@ static int measure_box(gpu_row *x, int64_t k, int64_t shift, bool parts) {
   const int64_t n = k > 0 ? k : m, bytes = m * n * run, element = rs_min(narrow, 16);
   const box_shape box = {
       shift, (int32_t)element, parts, {{n, run, m * run}, {m, n * run, run}, {run / element, element, element}}};
-  return measure_program(x, compile_box, &box, bytes + shift, bytes);
+  return gpu_row_measure_program(x, compile_box, &box, gpu_buffers_create(&x->context, bytes + shift, bytes), bytes);
 }
 
 static int copy_runs(void *row) { return measure_box(row, 4, 0, false); }
@@ -116,7 +112,7 @@ static rs_program *compile_fsdp(rs_device *device, const char *from, char *to, c
     const rs_axis axes[2] = {{FSDP_RANKS, back ? shard : layer->all, back ? layer->all : shard}, {shard / 2, 2, 2}};
     CLI_TRY("", rs_copies_add(&copies, from + (back ? there : begin), to + (back ? begin : there), 2, 2, axes));
   }
-  return compile_copies(device, &copies);
+  return gpu_compile_copies(device, &copies);
 }
 
 /* The layer's matrices have so many of their rows that all fits. */
@@ -131,7 +127,8 @@ static int measure_fsdp(gpu_row *x, bool back) {
     layer.shard[t] = rs_max((int64_t)(part * (double)tensor->rows) / FSDP_RANKS, 1) * tensor->width;
     layer.all += layer.shard[t];
   }
-  return measure_program(x, compile_fsdp, &layer, layer.all * FSDP_RANKS, layer.all * FSDP_RANKS);
+  const int64_t bytes = layer.all * FSDP_RANKS;
+  return gpu_row_measure_program(x, compile_fsdp, &layer, gpu_buffers_create(&x->context, bytes, bytes), bytes);
 }
 
 static int fsdp_copy_out(void *row) { return measure_fsdp(row, false); }
@@ -173,7 +170,7 @@ static int measure_select(gpu_row *x, int64_t rows, int64_t run, int32_t element
                             .index_bytes = 8,
                             .element = element,
                             .run = run}};
-  int wrong = measure_beside_memcpy(x, (gpu_timed_work){run_select, jobs, sizeof *jobs}, &s, bytes);
+  int wrong = gpu_row_measure_beside_memcpy(x, (gpu_timed_work){run_select, jobs, sizeof *jobs}, &s, bytes);
   free(index);
   gpu_context_free(b, there);
   gpu_buffers_free(b, &s);
@@ -210,7 +207,7 @@ static int measure_cast(gpu_row *x, reshard_dtype from, reshard_dtype to) {
   CLI_TRY("", rs_casts_add(&job.casts, s.from, s.to, from, to, 1, &axis));
   CLI_TRY("", rs_casts_add(&cpu, s.host, s.image, from, to, 1, &axis));
   CLI_TRY("", b->cpu->work->cast(b->cpu, &cpu, NULL));
-  int wrong = measure_beside_memcpy(x, (gpu_timed_work){run_cast, &job, sizeof job}, &s, bytes);
+  int wrong = gpu_row_measure_beside_memcpy(x, (gpu_timed_work){run_cast, &job, sizeof job}, &s, bytes);
   rs_casts_free(&job.casts);
   rs_casts_free(&cpu);
   gpu_buffers_free(b, &s);

@@ -53,6 +53,7 @@ python=
 apart='nccl-*,mixed-4' # no ranks of several processes on a virtual GPU with NCCL
 PATH=$PWD/tools:$PATH expect 0 gpu --skip "$apart"
 for step in nvidia-smi start start-again probe-ncu probe-compute-sanitizer kernels-copies kernels-spans kernels-casts \
+  kernels-conversions \
   kernels-selections kernels-storage ${micro:+bench ncu tiles} verify-direct verify-packed verify-graph node-verify \
   node-verify-shared node-direct node-packed node-direct-shared node-host direct-4 packed-4 direct-4-graph \
   direct-4-large direct-4-threads memcheck racecheck sweep-direct sweep-packed packed-cyclic; do

@@ -118,7 +118,7 @@ done
 # copies, casts, selections, storage: checked by the program reshard_gpu, of one thread; measured by reshard_micro
 reshard=$RESHARD
 RESHARD=$RESHARD_GPU
-expect 0 check --cases "$((cases / 4 * 7 / 2))"; says ', 0 wrong$'
+expect 0 check --cases "$((cases / 4 * 4))"; says ', 0 wrong$'
 [ "$cases" -lt 32 ] || says '^[1-9][0-9]* programs had tiles of the bulk copy engine, [1-9][0-9]* had'
 RESHARD_CUDA_TILE=100 refuse 3 'RESHARD_CUDA_TILE=100 is no multiple of 128' check --cases 1
 RESHARD_CUDA_LOADS=3 refuse 3 'RESHARD_CUDA_LOADS=3 is none of 2, 4 and 8' check --cases 1
@@ -130,14 +130,15 @@ if [ -n "$RESHARD_MICRO" ]; then
   memcpy='memcpy_us=[0-9.]+ x_memcpy=[0-9.]+ of_memcpy=[0-9.]+'
   for name in copy_runs/{4,8,16,32,64,250,256,4096,4100,16384,65536} copy_interleaved/{4,8} copy_shifted/4096 \
     copy_transpose/{1,2,4,8} copy_transpose_shifted/2 fsdp_copy_{out,in} index_select/{4096,65536} \
-    index_select_narrow/4 cast_{f32_bf16,bf16_f32,f32_f8} copy_{boxes/100000,boxes/8,spans/8} \
+    index_select_narrow/4 cast_{f32_bf16,bf16_f32,f32_f8} convert_rows_{f32_bf16,bf16_f32,f32_f8} \
+    convert_transpose_f32_bf16 convert_blocks_{f32_f8,bf16_f8,f8_bf16} copy_{boxes/100000,boxes/8,spans/8} \
     dtensor_redistribute_4_ranks; do
     says "^\"gpu_$name/iterations:1/manual_time\",1,[0-9.e+-]+,[0-9.e+-]+,us,[0-9.e+-]+,,\"bytes=[0-9]+ $memcpy[ \"]"
   done
   for name in execute_4_ranks execute_4_ranks_graph storage_pool_pair/65536; do
     says "^\"gpu_$name/iterations:1/manual_time\",1,[0-9.e+-]+,[0-9.e+-]+,us,[0-9.e+-]+,,\"bytes=[0-9]+[ \"]"
   done
-  [ "$(grep -c '^"gpu_' out)" = 34 ] || fault "rows that nobody asks for: $(cut -d, -f1 out)"
+  [ "$(grep -c '^"gpu_' out)" = 41 ] || fault "rows that nobody asks for: $(cut -d, -f1 out)"
   says '^"gpu_copy_boxes/100000/.* x_rivals=.* cudaMemcpyBatchAsync_us=.* cub_us=.* x_cub=.* loop_us=.* extra_percent='
   says '^"gpu_storage_pool_pair/.* cudaMallocAsync_us=[0-9.]'
   RESHARD_MICRO_GPU_TURNS=0 run '--benchmark_filter=^gpu_(copy_runs/64|copy_boxes/8)/' # each piece of work once
