@@ -12,8 +12,8 @@ program=$!
 for _ in $(seq 6000); do
   sleep 0.1
   kill -USR1 $program 2>/dev/null || break
-  # a report may come before a rank's first call
-  [ "$(grep -oE '^rank [012]: (in|out of) ' err | sort -u -k2,2 | wc -l)" = 3 ] && break
+  # a report may come before a rank's first call of the library, as in an all-gather of the program
+  [ "$(grep -oE '^rank [012]: (in|out of) reshard_' err | sort -u -k2,2 | wc -l)" = 3 ] && break
 done
 kill -KILL $program
 wait $program 2>/dev/null
