@@ -253,9 +253,11 @@ def with_torch(python, directory):
     program = os.path.join(directory, "torch_turns.py")
     with open(program, "w") as f:
         f.write(TORCH)
-    one, each = (float(x) for x in re.search(r"figures (\S+) (\S+)", run([*alone, program])).groups())
+    # Processes differ by a factor of two, each by where its memory came to lie.
+    five = [re.search(r"figures (\S+) (\S+)", run([*alone, program])).groups() for _ in range(5)]
+    one, each = (statistics.median(float(x) for x in column) for column in zip(*five))
     ratio = float(re.search(r"figures (\S+)", run([*launch, program])).group(1))
-    row("torch, kept pair, 1 MiB: processor time beyond an execute into the same kind of storage, without `from_local`, of one process", "30 us", f"{one:.0f} us", one <= 30)
+    row("torch, kept pair, 1 MiB: processor time beyond an execute into the same kind of storage, without `from_local`, of one process, the median of five", "30 us", f"{one:.0f} us", one <= 30)
     row("the same for each tensor of 100", "10 us", f"{each:.1f} us", each <= 10)
     row("8192 x 8192 f32, Shard(0) to Shard(1), against `DTensor.redistribute` over gloo", "10 x", f"{ratio:.1f} x", ratio >= 10)
     said = run([*launch, os.path.join(EXAMPLES, "fsdp_to_tp.py")])
