@@ -108,11 +108,12 @@ static reshard_status find_run(const rs_scaling *s, int64_t rank, int64_t array,
 static reshard_status find_box(const rs_scaling *s, int64_t rank, int64_t array, reshard_box *out, bool *box,
                                rs_block_cut *cut) {
   reshard_interval run[RS_MAX_AXES];
-  bool empty = false;
+  bool empty = false, one = true;
   for (int a = 0; a < s->space.naxes; a++) {
-    RS_TRY(find_run(s, rank, array, a, &run[a], box));
+    RS_TRY(find_run(s, rank, array, a, &run[a], &one));
     empty = empty || run[a].begin == run[a].end;
   }
+  *box = *box && (one || empty); /* of several runs, none of which is in the region, nothing travels */
   for (int a = 0; a < s->space.naxes; a++) {
     int d = dim_of(s, a, false);
     int64_t block = s->block[a];

@@ -520,6 +520,18 @@ static void expect_refused(const scene *c, const reshard_entry *like, reshard_st
   reshard_layout_release(e.dst);
 }
 
+CASE(arrays_of_several_runs_without_elements_have_blocks) {
+  static const int64_t block[] = {8, 8}, shape[] = {0, 40};
+  reshard_entry e = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32, .dst_dtype = RESHARD_F8_E4M3, .block = block};
+  reshard_plan plan;
+  e.src = parse_layout("mesh(2;S1{1:3})", shape); /* rank 0: 0 to 4, and 10 to 24 */
+  e.dst = parse_layout("rank(0)", shape);
+  assert_int_equal(reshard_plan_create(1, &e, 0, NULL, &plan), RESHARD_SUCCESS);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(e.src);
+  reshard_layout_release(e.dst);
+}
+
 CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
   static const int64_t block[] = {8, 8}, large[] = {256, 129}, none[] = {8, 0}, offset[] = {4, 0}, extent[] = {16, 96};
   const scene rows = {"chunk(0)", "chunk(1)", SAME(64, 96), BLOCK(0, 0), F32_F32};
