@@ -48,9 +48,9 @@ typedef struct case_rank {
   int64_t least_wire, most_wire; /* on the path of the transfer */
   int64_t staged, rounds;        /* most bytes of staging, and rounds, of its transfers */
   bool passed;                   /* one of them passes bytes on */
-  bool by_domains;               /* what comes between domains and within is compared with the plan, */
-  bool reads;                    /* which it is at most, as some is read */
-  int64_t between, within;       /* bytes that were */
+  bool by_domains;               /* what comes between domains and within is compared with the plan */
+  bool reads;                    /* some sources are read: then the plan has the most that comes */
+  int64_t between, within;       /* bytes that were compared */
   rs_device *device;             /* of streams; NULL: the CPU */
   void *stream;
 } case_rank;

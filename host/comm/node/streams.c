@@ -15,7 +15,6 @@
 #include "comm/node/wait.h"
 #include "device/stream.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,22 +93,14 @@ typedef struct boxes_passing {
   int *files;                   /* [size]; -1: none has come */
   bool *sent, *taken;           /* [size]; this rank's own are true */
   int own;
-  int64_t since;         /* something has moved last */
-  reshard_status status; /* the first error: the rank goes on with the others */
-  char text[1024];
+  int64_t since;       /* something has moved last */
+  rs_kept_error first; /* the rank goes on with the others */
 } boxes_passing;
-
-static void note_error(boxes_passing *p, reshard_status status) {
-  if (p->status != RESHARD_SUCCESS || status == RESHARD_SUCCESS)
-    return;
-  p->status = status;
-  snprintf(p->text, sizeof p->text, "%s", reshard_last_error());
-}
 
 static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
   bool done;
   reshard_status status = rs_node_pass(&c->base, rank, p->since, p->flags[c->base.rank].memory.number, p->own, &done);
-  note_error(p, status);
+  rs_error_keep(&p->first, status);
   p->sent[rank] = done || status != RESHARD_SUCCESS;
   if (done)
     p->since = rs_now_ns();
@@ -121,7 +112,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
   reshard_status status = rs_node_take(&c->base, rank, p->since, &number, &p->files[rank], &done);
   if (done && status == RESHARD_SUCCESS && number != p->flags[rank].memory.number)
     status = rs_error(RESHARD_ERROR_INTERNAL, "rank %lld passes on other memory than its mailboxes", (long long)rank);
-  note_error(p, status);
+  rs_error_keep(&p->first, status);
   p->taken[rank] = done || status != RESHARD_SUCCESS;
   if (done)
     p->since = rs_now_ns();
@@ -129,7 +120,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
 
 static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
   rs_device *device = c->base.device;
-  note_error(p, device->processes->file(device, p->flags[c->base.rank].memory.number, &p->own));
+  rs_error_keep(&p->first, device->processes->file(device, p->flags[c->base.rank].memory.number, &p->own));
   p->since = rs_now_ns();
   for (bool more = true; more;) {
     more = false;
@@ -142,9 +133,7 @@ static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
       more |= !p->sent[to] || !p->taken[from];
     }
   }
-  if (p->status != RESHARD_SUCCESS)
-    return rs_error(p->status, "%s", p->text);
-  return RESHARD_SUCCESS;
+  return rs_error_restore(&p->first);
 }
 
 /* Opens the others' memory; `peers` and `theirs` have room for them. */

@@ -15,11 +15,11 @@ typedef struct rs_model_tensor {
   /* One dim of all bytes. Packed, and its last dim ends within a byte: "[6,3]" stands behind the name. Or of no dtype:
    * one that this library does not know; the error of whoever moves it stands there. */
   bool solid;
-  bool cast;       /* a map's cast has said its dtype, */
-  bool multiplied; /* and multiplies f8_e4m3 by scales, */
+  bool cast;       /* a map's cast has said its dtype */
+  bool multiplied; /* that cast multiplies f8_e4m3 by scales */
   int ndim;
   int64_t shape[RESHARD_MAX_DIMS];
-  reshard_blocks blocks; /* or makes scales; rows 0: no */
+  reshard_blocks blocks; /* for which that cast makes scales; rows 0: it makes none */
 } rs_model_tensor;
 
 /* Types of safetensors that are moved as bytes and never computed with: `elements` of them are in `bytes`. A tensor has
