@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
 #include <poll.h>
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -252,9 +254,23 @@ static void make_directories(char *path) {
   make_directory(path);
 }
 
+/* Another guard with the same directory, of a second ctest in this build, goes first. The lock lasts until this process
+ * has removed the file; who has waited for a file that is removed takes the next one. */
+static void wait_for_turn(const char *path) {
+  struct stat locked, named;
+  for (;;) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0 || flock(fd, LOCK_EX) != 0 || fstat(fd, &locked) != 0)
+      fail("lock", path);
+    if (stat(path, &named) == 0 && named.st_ino == locked.st_ino)
+      return;
+    close(fd);
+  }
+}
+
 int main(int argc, char **argv) {
   int dashes = argc > 3 && strcmp(argv[3], "--") == 0 ? 3 : 4;
-  char root[PATH_MAX], here[PATH_MAX + 8], temporary[PATH_MAX + 8];
+  char root[PATH_MAX], here[PATH_MAX + 8], temporary[PATH_MAX + 8], lock[PATH_MAX + 8];
   if (argc <= dashes + 1 || strcmp(argv[dashes], "--") != 0 || strlen(argv[1]) >= sizeof root) {
     fprintf(stderr, "usage: guard DIRECTORY SECONDS [WINDOW] -- COMMAND...\n");
     return 2;
@@ -263,6 +279,9 @@ int main(int argc, char **argv) {
   double limit = strtod(argv[2], NULL) * (cores > 0 ? (double)cores : 1);
   double window = dashes == 4 ? strtod(argv[3], NULL) : DEFAULT_WINDOW;
   strcpy(root, argv[1]);
+  snprintf(lock, sizeof lock, "%s.lock", root);
+  make_directories(root);
+  wait_for_turn(lock);
   remove_tree(root); /* of a run that was killed */
   make_directories(root);
   snprintf(here, sizeof here, "%s/cwd", root);
@@ -307,6 +326,7 @@ int main(int argc, char **argv) {
   nftw(here, list_one, 16, FTW_PHYS);
   nftw(temporary, list_one, 16, FTW_PHYS);
   remove_tree(root);
+  unlink(lock);
   int result = hangs ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (!hangs && WIFSIGNALED(status))
     fprintf(stderr, "guard: ended by signal %d\n", WTERMSIG(status));
