@@ -49,7 +49,8 @@ show_ctest() { # PRESET
   cat >/dev/null
 }
 
-# Many tests wait for most of their time: three more than there are cores run at a time.
+# Many tests wait for most of their time, for deadlines and disks: more than twice as many run at a time as there are
+# cores.
 run_ctest() { # PRESET SCALE CTEST-ARGUMENT...: runs and counts
   local preset=$1 scale=$2 before=$SECONDS prefix="" total=0 bad=0 skip=0 line
   shift 2
@@ -58,7 +59,7 @@ run_ctest() { # PRESET SCALE CTEST-ARGUMENT...: runs and counts
   # shellcheck disable=SC2086 # the prefix is words
   RESHARD_TEST_SCALE=$scale ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1} \
     UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1} TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} \
-    $prefix ctest --test-dir "$(directory "$preset")" -j $((cores + 3)) --output-on-failure --no-tests=error \
+    $prefix ctest --test-dir "$(directory "$preset")" -j $((2 * cores + 4)) --output-on-failure --no-tests=error \
     --output-junit "$log/test-$preset.xml" "$@" </dev/null 2>&1 | tee "$log/test-$preset.log" |
     show_ctest "$preset" || true
   cp "$(directory "$preset")/Testing/Temporary/LastTest.log" "$log/output-$preset.log" 2>/dev/null || true
