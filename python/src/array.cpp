@@ -1,10 +1,6 @@
 // Arrays of other libraries. torch's are asked by DLPack's C functions, else by name, since DLPack's Python functions
-// take eight times as long.
-// numpy's own description tells the rest of its arrays. All others come by DLPack or the buffer protocol.
+// take eight times as long; numpy's by its own description. All others come by DLPack or the buffer protocol.
 #include "core.h"
-
-#include <algorithm>
-#include <cstring>
 
 namespace {
 
@@ -28,7 +24,10 @@ reshard_dtype find_name(const std::string &text) {
   const std::string name = text.rfind("torch.", 0) == 0 ? text.substr(6) : text;
   return find_dtype([&](int d) { return name == names[d]; });
 }
-bool has_width(int dtype, int64_t bytes) { return int64_t(reshard_dtype_size(reshard_dtype(dtype))) == bytes; }
+// By a number of one of the tables.
+template <typename Kind> reshard_dtype find_kind(const Kind *of, int kind, int bits) {
+  return find_dtype([&](int d) { return of[d] == kind && 8 * int(reshard_dtype_size(reshard_dtype(d))) == bits; });
+}
 
 nb::handle ndarray() {
   static const nb::handle type = nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
@@ -43,32 +42,12 @@ Array array_with(size_t ndim, nb::handle owner, const What &what) {
   return a;
 }
 
-// The dtype of a torch tensor. torch has one object for each, which is never freed; a text takes longer to compare.
-reshard_dtype torch_dtype(nb::handle dtype, const What &what) {
-  static std::map<PyObject *, reshard_dtype> known;
-  reshard_dtype &found = known[dtype.ptr()];
-  if (found == RESHARD_DTYPE_NONE) {
-    found = find_name(str_of(dtype));
-    if (found == RESHARD_DTYPE_NONE)
-      unsupported(what, ": dtype ", str_of(dtype));
-    dtype.inc_ref();
-  }
-  return found;
-}
-
 // DLPack's C functions of a type, as its headers have them; torch has them from 2.10 on.
-struct Managed {
-  uint32_t major, minor;
-  void *owner;
-  void (*end)(Managed *);
-  uint64_t flags;
-  nb::dlpack::dltensor t;
-};
 struct Exchange {
   uint32_t major, minor;
   const Exchange *older;
   void *make, *give;
-  int (*take)(Managed *given, void **object);
+  int (*take)(void *managed, void **object);
   int (*look)(void *object, nb::dlpack::dltensor *seen); // NULL: there is none
 };
 const Exchange *exchange_of(nb::handle type) { // NULL: it has none
@@ -84,11 +63,9 @@ const Exchange *exchange_of(nb::handle type) { // NULL: it has none
 bool looked(nb::handle t, Array &a) {
   const Exchange *exchange = exchange_of(t.type());
   nb::dlpack::dltensor seen;
-  if (exchange == nullptr || exchange->look == nullptr)
-    return false;
-  if (exchange->look(t.ptr(), &seen) != 0)
+  if (exchange == nullptr || exchange->look == nullptr || exchange->look(t.ptr(), &seen) != 0)
     return PyErr_Clear(), false;
-  a.dtype = find_dtype([&](int d) { return seen.dtype.code == codes[d] && has_width(d, seen.dtype.bits / 8); });
+  a.dtype = find_kind(codes, seen.dtype.code, seen.dtype.bits);
   if (seen.device.device_type != nb::device::cpu::value || seen.ndim > RESHARD_MAX_DIMS ||
       a.dtype == RESHARD_DTYPE_NONE)
     return false;
@@ -105,17 +82,16 @@ Array asked(nb::handle t, const What &what) {
     unsupported(what, ": a tensor of layout ", str_of(layout), quantized ? ", quantized" : "");
   nb::tuple shape = nb::borrow<nb::tuple>(t.attr("shape")), strides = nb::borrow<nb::tuple>(t.attr("stride")());
   Array a = array_with(shape.size(), t, what);
-  if (!nb::cast<bool>(nb::getattr(t, "is_cpu", nb::bool_(false)))) {
-    nb::object device = t.attr("device");
-    std::string type = nb::cast<std::string>(device.attr("type"));
-    if (type != "cpu" && type != "cuda")
-      unsupported(what, ": a tensor on device ", str_of(device));
-    a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
-  }
-  a.dtype = torch_dtype(nb::object(t.attr("dtype")), what);
+  nb::object device = t.attr("device"), dtype = t.attr("dtype");
+  const std::string type = str_of(nb::object(device.attr("type")));
+  if (type != "cpu" && type != "cuda")
+    unsupported(what, ": a tensor on device ", str_of(device));
+  a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
+  if (a.dtype = find_name(str_of(dtype)); a.dtype == RESHARD_DTYPE_NONE)
+    unsupported(what, ": dtype ", str_of(dtype));
   for (int d = 0; d < a.ndim; d++)
     a.shape[d] = nb::cast<int64_t>(shape[d]), a.strides[d] = nb::cast<int64_t>(strides[d]);
-  a.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(t.attr("data_ptr")()));
+  a.data = address_of(t.attr("data_ptr")());
   return a;
 }
 
@@ -150,7 +126,7 @@ Array numpy_array(nb::handle object, const What &what) {
   if (is == nullptr || is->two != 2)
     nb::raise_python_error();
   Array a = array_with(size_t(is->ndim), object, what);
-  a.dtype = find_dtype([&](int d) { return kinds[d] == is->kind && has_width(d, is->width); });
+  a.dtype = find_kind(kinds, is->kind, 8 * is->width);
   if (a.dtype == RESHARD_DTYPE_NONE)
     a.dtype = find_name(str_of(nb::object(object.attr("dtype").attr("name"))));
   if (a.dtype == RESHARD_DTYPE_NONE || (is->flags & NOT_SWAPPED) == 0)
@@ -173,10 +149,8 @@ Array exported_array(nb::handle object, const What &what) {
     unsupported(what, ": ", str_of(object.type()), " is no array of numbers (numpy, torch, DLPack, buffer)");
   Array a = array_with(view.ndim(), object, what);
   const nb::dlpack::dtype type = view.dtype();
-  a.dtype = find_dtype([&](int d) {
-    return type.lanes == 1 && type.code == codes[d] && has_width(d, type.bits / 8) && type.bits % 8 == 0;
-  });
-  if (a.dtype == RESHARD_DTYPE_NONE)
+  a.dtype = find_kind(codes, type.code, type.bits);
+  if (a.dtype == RESHARD_DTYPE_NONE || type.lanes != 1)
     unsupported(what, ": an element type that DLPack numbers ", int(type.code), " of ", int(type.bits), " bits");
   int device = view.device_type();
   if (device != nb::device::cpu::value && device != nb::device::cuda::value && device != nb::device::cuda_host::value)
@@ -195,14 +169,12 @@ Array exported_array(nb::handle object, const What &what) {
 reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other) {
   if (dtype.is_none() && other != RESHARD_DTYPE_NONE)
     return other;
-  std::string text = str_of(dtype); // torch's, or a name
-  if (nb::hasattr(dtype, "name"))   // numpy.dtype
-    text = str_of(nb::object(dtype.attr("name")));
-  else if (nb::isinstance<nb::type_object>(dtype)) // numpy.float32, ml_dtypes.bfloat16
-    text = str_of(nb::object(dtype.attr("__name__")));
-  if (nb::hasattr(dtype, "byteorder") && str_of(nb::object(dtype.attr("byteorder"))) == ">")
+  const bool type = nb::isinstance<nb::type_object>(dtype); // numpy.float32, ml_dtypes.bfloat16
+  // Else numpy.dtype, torch's, or a name.
+  const std::string text = type ? name_of(dtype) : str_of(nb::getattr(dtype, "name", nb::borrow(dtype)));
+  if (!type && str_of(nb::getattr(dtype, "byteorder", nb::none())) == ">")
     unsupported("dtype ", str_of(dtype), ": big-endian elements");
-  reshard_dtype found = find_name(text);
+  const reshard_dtype found = find_name(text);
   return found != RESHARD_DTYPE_NONE ? found : got<reshard_dtype>(reshard_dtype_parse, c_text(text, "dtype"));
 }
 
@@ -232,16 +204,15 @@ nb::handle numpy_type(reshard_dtype dtype) {
   nb::handle &type = types[dtype];
   if (type.is_valid())
     return type;
-  nb::object numpy = nb::module_::import_("numpy"), name = nb::str(names[dtype]);
-  if (kinds[dtype] == '-') {
-    try {
+  try {
+    nb::object name = nb::str(names[dtype]);
+    if (kinds[dtype] == '-')
       name = nb::module_::import_("ml_dtypes").attr(name);
-    } catch (nb::python_error &missing) {
-      nb::raise_from(missing, PyExc_ImportError, "numpy has no %s: install ml_dtypes, or take .torch()",
-                     reshard_dtype_string(dtype));
-    }
+    return type = nb::object(nb::module_::import_("numpy").attr("dtype")(name)).release();
+  } catch (nb::python_error &missing) {
+    nb::raise_from(missing, PyExc_ImportError, "numpy has no %s: install ml_dtypes, or take .torch()",
+                   reshard_dtype_string(dtype));
   }
-  return type = nb::object(numpy.attr("dtype")(name)).release();
 }
 
 nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape) {
@@ -265,33 +236,17 @@ nb::object numpy_in(reshard_tensor tensor, const Array &a) {
   return numpy_over(a, owner);
 }
 
-nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &a) {
-  struct Kept : Managed {
-    int64_t shape[RESHARD_MAX_DIMS], strides[RESHARD_MAX_DIMS];
-  };
-  Kept *kept = new Kept();
-  kept->major = 1, kept->owner = tensor != nullptr ? reshard_tensor_retain(tensor) : nullptr;
-  kept->end = [](Managed *m) {
-    reshard_tensor_release(static_cast<reshard_tensor>(m->owner));
-    delete static_cast<Kept *>(m);
-  };
-  std::copy(a.shape, a.shape + a.ndim, kept->shape);
-  for (int64_t d = a.ndim - 1, due = 1; d >= 0; due *= std::max<int64_t>(a.shape[d], 1), d--)
-    kept->strides[d] = due;
-  kept->t.data = a.data, kept->t.device = {nb::device::cpu::value, 0}, kept->t.ndim = a.ndim;
-  kept->t.dtype = {uint8_t(codes[a.dtype]), uint8_t(8 * reshard_dtype_size(a.dtype)), 1};
-  kept->t.shape = kept->shape, kept->t.strides = kept->strides;
-  PyObject *made = nullptr;
-  if (exchange_of(type)->take(kept, reinterpret_cast<void **>(&made)) != 0)
+nb::object exchange_in(nb::handle type, reshard_tensor tensor) {
+  void *object = nullptr;
+  if (exchange_of(type)->take(got<void *>(reshard_tensor_to_dlpack, tensor, 1), &object) != 0)
     nb::raise_python_error();
-  return nb::steal(made);
+  return nb::steal(static_cast<PyObject *>(object));
 }
 
 // --- The buffers that a rank gives, checked -------------------------------------------------------------------------
 
 namespace {
 
-// The C calls see pointers alone, and would read beyond the end of an array.
 std::string given_text(nb::handle given) {
   return is_list(given) ? text_of(nb::len(given), " arrays") : std::string("one array");
 }
@@ -300,8 +255,7 @@ std::string given_text(nb::handle given) {
 std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buffer, const char *side, int64_t rank) {
   std::vector<nb::object> list;
   if (is_list(given))
-    for (nb::handle h : given)
-      list.push_back(nb::borrow(h));
+    list = nb::cast<std::vector<nb::object>>(given);
   if (entries == 1 && (!is_list(given) || (!one_buffer && !(list.size() == 1 && is_list(list[0])))))
     return {nb::borrow(given)};
   if (!is_list(given) || list.size() != entries)
@@ -310,17 +264,16 @@ std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buf
 }
 
 // One array, where `want` is due.
-Array taken(const Array &want, reshard_dtype dtype, nb::handle object, const What &what, bool write, bool gpu) {
+Array taken(const Array &want, nb::handle object, const What &what, bool write, bool gpu) {
+  const bool nothing = want.elements() == 0;
   Array a;
-  if (want.elements() == 0 && object.is_none()) {
-    a.dtype = dtype;
+  a.dtype = want.dtype;
+  if (nothing && object.is_none())
     return a;
-  }
   a = array_of(object, what);
-  if (dtype != RESHARD_DTYPE_NONE && a.dtype != dtype)
-    invalid(what, ": ", reshard_dtype_string(a.dtype), ", where ", reshard_dtype_string(dtype), " is due");
-  bool same = a.ndim == want.ndim && std::equal(a.shape, a.shape + a.ndim, want.shape);
-  if (!same && !(want.elements() == 0 && a.elements() == 0))
+  if (want.dtype != RESHARD_DTYPE_NONE && a.dtype != want.dtype)
+    invalid(what, ": ", reshard_dtype_string(a.dtype), ", where ", reshard_dtype_string(want.dtype), " is due");
+  if (!std::equal(a.shape, a.shape + a.ndim, want.shape, want.shape + want.ndim) && !(nothing && a.elements() == 0))
     invalid(what, ": shape ", shape_text(a.ndim, a.shape), ", where ", shape_text(want.ndim, want.shape), " is due");
   if (write && !a.writable)
     invalid(what, ": read-only, and a destination");
@@ -338,30 +291,31 @@ const std::vector<Array> &Layout::buffers(int64_t rank) const {
   const auto found = kept.find(rank);
   if (found != kept.end())
     return found->second;
+  const bool flat = kind() == RESHARD_LAYOUT_FLAT;
   std::vector<Array> all(size_t(got<int64_t>(reshard_layout_buffer_count, handle, rank)));
   for (size_t b = 0; b < all.size(); b++) {
-    Array &want = all[b];
-    const int64_t elements = got<int64_t>(reshard_layout_buffer_elements, handle, rank, int64_t(b)), n = count(rank);
-    want.ndim = 1, want.shape[0] = elements, want.flat = kind() == RESHARD_LAYOUT_FLAT;
-    for (int64_t i = kind() == RESHARD_LAYOUT_BOXES ? int64_t(b) : 0; !want.flat && i < n; i++) {
-      const reshard_array_info info = array(rank, i);
-      if (info.buffer != int64_t(b))
-        continue;
-      want.ndim = ndim(), std::copy(info.shape, info.shape + want.ndim, want.shape);
-      for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
-        want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
-      break;
-    }
+    all[b].ndim = 1, all[b].flat = flat;
+    all[b].shape[0] = got<int64_t>(reshard_layout_buffer_elements, handle, rank, int64_t(b));
+  }
+  for (int64_t i = flat ? 0 : count(rank); i-- > 0;) { // those of one buffer tell the same of it
+    const reshard_array_info info = array(rank, i);
+    Array &want = all[size_t(info.buffer)];
+    const int64_t elements = want.elements();
+    want.ndim = ndim(), std::copy(info.shape, info.shape + want.ndim, want.shape);
+    for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
+      want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
   }
   return kept.emplace(rank, std::move(all)).first->second;
 }
 
 // The buffers of values, and as many of scales: one for each block.
-static std::vector<Array> with_scales(const Layout &l, int64_t rank, const Shape &block) {
-  auto blocks = [&](int d, int64_t n) { return (n + block[size_t(d)] - 1) / block[size_t(d)]; };
+static std::vector<Array> with_scales(const Wanted &w, int64_t rank) {
+  auto blocks = [&](int d, int64_t n) { return (n + (*w.block)[size_t(d)] - 1) / (*w.block)[size_t(d)]; };
+  const Layout &l = *w.layout;
   std::vector<Array> all = l.buffers(rank);
   for (size_t b = 0, n = all.size(); b < n; b++) {
     Array scales = all[b];
+    scales.dtype = w.scales == RESHARD_DTYPE_NONE ? RESHARD_F32 : w.scales;
     for (int d = 0; d < scales.ndim; d++)
       scales.shape[d] = scales.flat ? 0 : blocks(d, scales.shape[d]);
     for (int64_t i = 0, arrays = l.count(rank); scales.flat && i < arrays; i++) {
@@ -378,28 +332,22 @@ static std::vector<Array> with_scales(const Layout &l, int64_t rank, const Shape
 
 Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu) {
   Side out;
-  bool one = wanted.size() == 1 && wanted[0].block == nullptr && wanted[0].layout->buffers(rank).size() == 1;
-  std::vector<nb::object> list = per_entry(given, wanted.size(), one, side, rank);
+  const bool one = wanted.size() == 1 && wanted[0].block == nullptr && wanted[0].layout->buffers(rank).size() == 1;
+  const std::vector<nb::object> list = per_entry(given, wanted.size(), one, side, rank);
   for (size_t e = 0; e < wanted.size(); e++) {
-    const std::vector<Array> &values = wanted[e].layout->buffers(rank),
-                             scaled = wanted[e].block != nullptr
-                                          ? with_scales(*wanted[e].layout, rank, *wanted[e].block)
-                                          : std::vector<Array>(),
-                             &due = wanted[e].block != nullptr ? scaled : values;
-    What what{side, rank, &wanted[e].name};
-    auto add = [&](size_t b, nb::handle object) {
-      const bool scales = b >= values.size();
-      out.arrays.push_back(taken(due[b],
-                                 !scales                                  ? wanted[e].dtype
-                                 : wanted[e].scales != RESHARD_DTYPE_NONE ? wanted[e].scales
-                                                                          : RESHARD_F32,
-                                 object, what, write, gpu));
-      if (!scales)
-        wanted[e].dtype = out.arrays.back().dtype;
-      out.data.push_back(due[b].elements() == 0 ? nullptr : out.arrays.back().data);
+    Wanted &w = wanted[e];
+    std::vector<Array> scaled;
+    const std::vector<Array> &due = w.block == nullptr ? w.layout->buffers(rank) : scaled = with_scales(w, rank);
+    What what{side, rank, &w.name};
+    auto add = [&](Array want, nb::handle object) {
+      const bool scales = want.dtype != RESHARD_DTYPE_NONE;
+      want.dtype = scales ? want.dtype : w.dtype;
+      const Array &a = out.arrays.emplace_back(taken(want, object, what, write, gpu));
+      out.data.push_back(want.elements() == 0 ? nullptr : a.data);
+      w.dtype = scales ? w.dtype : a.dtype;
     };
     if (due.size() == 1 && !is_list(list[e])) {
-      add(0, list[e]);
+      add(due[0], list[e]);
       continue;
     }
     if (due.empty() && list[e].is_none())
@@ -407,7 +355,7 @@ Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const 
     if (!is_list(list[e]) || nb::len(list[e]) != due.size())
       invalid(what, ": ", given_text(list[e]), ", where ", due.size(), " are due");
     for (size_t b = 0; b < due.size(); b++)
-      what.buffer = int64_t(b), add(b, nb::object(list[e][b]));
+      what.buffer = int64_t(b), add(due[b], nb::object(list[e][b]));
   }
   for (size_t i = 0; i < out.arrays.size(); i++)
     out.strides.push_back(out.arrays[i].flat || out.data[i] == nullptr ? nullptr : out.arrays[i].strides);

@@ -1,12 +1,12 @@
 // Communicators: ranks that are threads of this process, or processes of one node.
 #include "core.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <numeric>
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace {
 
@@ -30,27 +30,24 @@ int64_t milliseconds(Timeout timeout) {
   return std::max<int64_t>(1, int64_t(*timeout * 1000));
 }
 
-// An all-gather of the caller's, in Python. What it raises comes out of the call that it was made for.
-struct Gather {
+struct Gather { // an all-gather of the caller's, in Python
   nb::object call;
   int64_t n;
 };
 
 reshard_status gather(void *user, const void *mine, size_t bytes, void *all) {
   const Gather &g = *static_cast<Gather *>(user);
-  nb::gil_scoped_acquire acquire;
-  try {
+  return reshard_status(in_python(RESHARD_ERROR_PEER, [&] {
     nb::object given = g.call(nb::bytes(static_cast<const char *>(mine), bytes));
     nb::bytes joined = is_list(given) ? nb::bytes(nb::bytes("", 0).attr("join")(given)) : nb::bytes(given);
     if (joined.size() != size_t(g.n) * bytes)
       invalid("the all-gather returned ", joined.size(), " bytes, not ", g.n, " x ", bytes);
     std::memcpy(all, joined.c_str(), joined.size());
-    return RESHARD_SUCCESS;
-  } catch (...) {
-    keep_raised();
-    return RESHARD_ERROR_PEER;
-  }
+  }));
 }
+
+// A handler of signals that raises ends the main thread's wait. Others hear no signals, and would wait for the GIL.
+int poll_signals(void *) { return syscall(SYS_gettid) == getpid() ? in_python(1, check_signals) : 0; }
 
 Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::object allgather, Timeout timeout,
                 const std::string &job) {
@@ -87,8 +84,7 @@ Comm *make_local(int64_t n, int threads, Timeout timeout) {
 }
 
 Comm *from_nccl(nb::object comm, Timeout timeout) {
-  nb::object pointer = nb::hasattr(comm, "ptr") ? comm.attr("ptr") : comm;
-  void *handle = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(pointer)));
+  void *handle = address_of(nb::getattr(comm, "ptr", comm));
   return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, nullptr, milliseconds(timeout))}, false, true);
 }
 
@@ -132,7 +128,7 @@ Any split(Comm &comm, nb::handle colors, nb::handle keys) {
   nb::list result;
   for (size_t i = 0; i < n; i++)
     result.append(subs[i] != nullptr ? made[color[i]] : nb::none());
-  return comm.local ? nb::object(result) : nb::object(result[0]);
+  return for_ranks(comm, result);
 }
 
 Comm *shrink(Comm &comm, const Shape &lost) {
@@ -143,7 +139,6 @@ Comm *shrink(Comm &comm, const Shape &lost) {
   return new Comm({sub}, false, comm.streams, reshard_device_retain(comm.device));
 }
 
-// Storage that the node's processes read directly.
 Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
   Use<Comm> in(comm);
   if (comm.streams)
@@ -151,10 +146,9 @@ Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
   Array a;
   a.dtype = dtype_of(dtype), a.ndim = ndim_of(shape), a.writable = true;
   std::copy(shape.begin(), shape.end(), a.shape);
-  const Owned<reshard_tensor, reshard_tensor_release> tensor(
-      comm.device != nullptr
-          ? got<reshard_tensor>(reshard_tensor_create_on, comm.device, a.dtype, a.ndim, a.shape, nullptr)
-          : got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape));
+  const Tensor tensor(comm.device != nullptr ? got<reshard_tensor>(reshard_tensor_create_on, comm.device, a.dtype,
+                                                                   a.ndim, a.shape, nullptr)
+                                             : got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape));
   a.data = data_of(tensor.handle);
   return numpy_in(tensor.handle, a);
 }
@@ -165,10 +159,10 @@ std::set<Comm *> &open_comms() { // what is left at exit is closed before the in
 }
 
 IntTuple global_ranks(Comm &comm) {
-  Shape numbers(size_t(comm.size()));
-  std::iota(numbers.begin(), numbers.end(), 0);
+  Shape all(size_t(comm.size()));
+  std::iota(all.begin(), all.end(), 0);
   const int64_t *ranks = reshard_comm_global_ranks(comm.handles[0]);
-  return tuple_of(int(numbers.size()), ranks != nullptr ? ranks : numbers.data());
+  return tuple_of(int(all.size()), ranks != nullptr ? ranks : all.data());
 }
 IntTuple missing(Comm &comm) { return tuple_of(missing_of(comm.handles[0])); }
 
@@ -180,9 +174,8 @@ Report stats(Comm &comm) {
     sum.between_bytes += one.between_bytes, sum.within_bytes += one.within_bytes;
     sum.leaving_bytes += one.leaving_bytes;
   }
-  return report_of("received_bytes"_a = sum.received_bytes, "received_messages"_a = sum.received_messages,
-                   "between_bytes"_a = sum.between_bytes, "within_bytes"_a = sum.within_bytes,
-                   "leaving_bytes"_a = sum.leaving_bytes);
+  return report_of(FIELD(sum, received_bytes), FIELD(sum, received_messages), FIELD(sum, between_bytes),
+                   FIELD(sum, within_bytes), FIELD(sum, leaving_bytes));
 }
 std::string report(Comm &comm, int64_t last) { return printed(reshard_comm_report, comm.handles[0], last); }
 void barrier(Comm &comm) {
@@ -231,7 +224,7 @@ void bind_comm(nb::module_ &m) {
       .def_ro("local", &Comm::local, "True where all ranks are in this process.")
       .def_prop_ro("global_ranks", opened(&global_ranks))
       .def("barrier", opened(&barrier))
-      .def("split", opened(&split), "color"_a, "key"_a = nb::none(),
+      .def("split", opened(&split), "color"_a, "key"_n,
            "Ranks of one color make a communicator; a negative color: None. Collective.")
       .def("shrink", opened(&shrink), "lost"_a = Shape(),
            "A communicator of those that are there. lost: the ranks left out; none: those of `missing`.")
@@ -241,15 +234,14 @@ void bind_comm(nb::module_ &m) {
       .def("report", opened(&report), "last"_a = 0, "Where the ranks of this process are, as text.")
       .def_prop_ro("stats", opened(&stats));
   bind_closing(comm, "Ends its transfers, then itself. Closing twice is allowed.");
-  m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_a = nb::none(),
+  m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_n,
         "n ranks of this process, driven by one thread.");
-  m.def("node", &make_node, "n"_a = nb::none(), "rank"_a = nb::none(), "allgather"_a = nb::none(), nb::kw_only(),
-        "timeout"_a = nb::none(), "job"_a = "",
+  m.def("node", &make_node, "n"_n, "rank"_n, "allgather"_n, nb::kw_only(), "timeout"_n, "job"_a = "",
         "One rank of a node's processes. Collective. allgather(bytes): the bytes of all; without it torchrun's names.");
-  m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_a = nb::none(),
+  m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_n,
         "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed.");
   m.def("_nccl_id", &nccl_id);
-  m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_a = nb::none());
+  m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_n);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
         "A numpy array, not initialised, of storage that the other processes of the node read directly.");
   m.def("_close_all", [] {

@@ -15,8 +15,11 @@
 #include <reshard/sharded.h>
 #include <reshard/tensor.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <string>
@@ -41,6 +44,9 @@ inline IntTuple tuple_of(int n, const int64_t *numbers) {
   return tuple;
 }
 inline IntTuple tuple_of(const Shape &numbers) { return tuple_of(int(numbers.size()), numbers.data()); }
+// An argument that may be left out: None.
+inline auto operator""_n(const char *name, size_t) { return nb::arg(name) = nb::none(); }
+#define FIELD(of, name) nb::arg(#name) = (of).name // of a report
 using Report = nb::typed<nb::dict, nb::str, nb::any>;
 template <typename... All> Report report_of(All &&...all) { // of "name"_a = value, ...
   return nb::borrow<Report>(nb::handle(reinterpret_cast<PyObject *>(&PyDict_Type))(std::forward<All>(all)...));
@@ -53,6 +59,7 @@ template <typename... Parts> std::string text_of(const Parts &...parts) {
   return out.str();
 }
 std::string str_of(nb::handle object);
+inline std::string name_of(nb::handle type) { return str_of(nb::object(type.attr("__name__"))); }
 inline std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
 // Raises the exception of a status, with the library's text where text is empty. kind: a class below that.
 [[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {},
@@ -72,11 +79,13 @@ inline void check(reshard_status status) {
   if (status != RESHARD_SUCCESS)
     raise(status);
 }
-// Of a callback in Python: what it has raised comes out of the call that it was made for, by raise.
-void keep_raised();
-// A function for reshard_comm_set_poll: what a handler of signals raises ends the wait of the main thread, and comes
-// out of raise.
-int poll_signals(void *unused);
+// A callback of the library's in Python: what it raises comes out of the call that it was made for, by raise, and is
+// `failed` to the library, which else hears 0.
+int in_python(int failed, const std::function<void()> &call);
+inline void check_signals() {
+  if (PyErr_CheckSignals() != 0)
+    throw nb::python_error();
+}
 
 // --- Calls of the library -------------------------------------------------------------------------------------------
 template <typename Call> reshard_status without_gil(Call &&call) {
@@ -117,9 +126,9 @@ inline const char *c_text(const std::string &text, const char *what) {
 // The T that the caller gave, else a TypeError.
 template <typename T> T &as(nb::handle given, const char *what) {
   if (!nb::isinstance<T>(given)) {
-    auto name = [](nb::handle type) { return str_of(nb::object(type.attr("__name__"))); };
-    throw nb::type_error(
-        text_of(what, ": a ", name(given.type()), ", where a ", name(nb::type<T>()), " is due").c_str());
+    const std::string text =
+        text_of(what, ": a ", name_of(given.type()), ", where a ", name_of(nb::type<T>()), " is due");
+    throw nb::type_error(text.c_str());
   }
   return *nb::inst_ptr<T>(given);
 }
@@ -158,13 +167,12 @@ template <typename T> void bind_closing(nb::class_<T> &type, const char *doc) {
 }
 
 inline bool is_list(nb::handle h) { return nb::isinstance<nb::list>(h) || nb::isinstance<nb::tuple>(h); }
+inline void *address_of(nb::handle number) { return reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(number))); }
 
-// --- Element types --------------------------------------------------------------------------------------------------
+// --- Element types and arrays ---------------------------------------------------------------------------------------
 // By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's. None: other.
 reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other = RESHARD_DTYPE_NONE);
 const char *dtype_name(reshard_dtype dtype); // as torch and ml_dtypes have it
-
-// --- Arrays ---------------------------------------------------------------------------------------------------------
 // Memory of a numpy, torch, JAX, CuPy ... array: where it is, never a copy. owner keeps it.
 struct Array {
   void *data = nullptr;
@@ -177,11 +185,10 @@ struct Array {
   nb::object owner;
   nb::ndarray<nb::ro> view; // the export, where it came by one
   nb::object torch;         // the tensor, where it is torch's: its storage can be freed under it
-  int64_t elements() const {
-    int64_t n = 1;
-    for (int d = 0; d < ndim; d++)
-      n *= shape[d];
-    return n;
+  int64_t elements() const { return std::accumulate(shape, shape + ndim, int64_t(1), std::multiplies<>()); }
+  void lay_out() { // row-major
+    for (int64_t d = ndim - 1, due = 1; d >= 0; due *= std::max<int64_t>(shape[d], 1), d--)
+      strides[d] = due;
   }
   bool contiguous() const { // row-major, as the buffers of files are
     int64_t due = 1;
@@ -202,20 +209,18 @@ std::ostream &operator<<(std::ostream &out, const What &what);
 Array array_of(nb::handle object, const What &what);
 nb::handle numpy_type(reshard_dtype dtype); // numpy's, of ml_dtypes where it has none
 nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape);
+using Tensor = Owned<reshard_tensor, reshard_tensor_release>;
 inline char *data_of(reshard_tensor tensor) {
   return static_cast<char *>(got<reshard_tensor_info>(reshard_tensor_get_info, tensor).data);
 }
-nb::object numpy_over(const Array &memory, nb::handle owner);  // contiguous
-nb::object numpy_in(reshard_tensor tensor, const Array &part); // of its storage, which it keeps
-// The same as an array of a type that has DLPack's exchange. NULL: without elements.
-nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &part);
+nb::object numpy_over(const Array &memory, nb::handle owner);   // contiguous
+nb::object numpy_in(reshard_tensor tensor, const Array &part);  // of its storage, which it keeps
+nb::object exchange_in(nb::handle type, reshard_tensor tensor); // as an array of a type that has DLPack's exchange
 
 // --- Layouts and plans ----------------------------------------------------------------------------------------------
-struct Layout {
-  explicit Layout(reshard_layout handle) : handle(handle) {}
-  Layout(const Layout &other) : handle(reshard_layout_retain(other.handle)) {}
-  Layout &operator=(const Layout &) = delete;
-  ~Layout() { reshard_layout_release(handle); }
+struct Layout : Owned<reshard_layout, reshard_layout_release> {
+  using Owned::Owned;
+  Layout(const Layout &other) : Owned(reshard_layout_retain(other.handle)) {}
   int ndim() const { return reshard_layout_ndim(handle); }
   int64_t world() const { return reshard_layout_world(handle); }
   reshard_layout_kind kind() const { return reshard_layout_get_kind(handle); }
@@ -225,22 +230,25 @@ struct Layout {
   reshard_array_info array(int64_t rank, int64_t i) const {
     return got<reshard_array_info>(reshard_layout_array, handle, rank, i);
   }
-  // The shapes of the buffers that a rank gives: of its array, of all its elements (flat), or of its
-  // arrays side by side (parts that ranks share).
+  // Without memory: of a rank's array, of all its elements (flat), of its arrays side by side (parts that ranks share).
   const std::vector<Array> &buffers(int64_t rank) const;
-  reshard_layout handle;
 
 private:
   mutable std::map<int64_t, std::vector<Array>> kept;
 };
 
+using Numbers = std::optional<Shape>;
+using Dims = std::optional<std::vector<int>>;
+struct Region {
+  Numbers offset, extent;
+};
 struct Entry {
   Layout src, dst;
   reshard_dtype dtype, dst_dtype; // neither is NONE
   std::string name;
-  std::optional<Shape> src_offset, src_extent, dst_offset, dst_extent;
-  std::optional<std::vector<int>> permutation;
-  std::optional<Shape> block = {};                // of the side that is f8_e4m3, which has scales then
+  Region from = {}, to = {};
+  Dims permutation = {};
+  Numbers block = {};                             // of the side that is f8_e4m3, which has scales then
   reshard_dtype scale_dtype = RESHARD_DTYPE_NONE; // f32
   const Shape *block_of(reshard_dtype side) const { return block && side == RESHARD_F8_E4M3 ? &*block : nullptr; }
 };
@@ -316,24 +324,18 @@ template <typename Call> void run_in(Comm &comm, Call &&call) {
 
 // A call of each rank here, where C has none for all of them: each on a thread of its own.
 template <typename Call> void run_ranks(Comm &comm, Call &&call) {
-  size_t n = comm.handles.size();
-  std::vector<reshard_status> statuses(n, RESHARD_SUCCESS);
-  std::vector<std::string> texts(n);
-  auto one = [&](size_t i) {
-    statuses[i] = call(i);
-    texts[i] = reshard_last_error();
-  };
+  std::vector<std::pair<reshard_status, std::string>> ended(comm.handles.size());
+  auto one = [&](size_t i) { ended[i].first = call(i), ended[i].second = reshard_last_error(); };
   run([&] {
     std::vector<std::thread> threads;
-    for (size_t i = 1; i < n; i++)
+    for (size_t i = 1; i < ended.size(); i++)
       threads.emplace_back(one, i);
     one(0);
-    for (std::thread &t : threads)
-      t.join();
+    std::for_each(threads.begin(), threads.end(), std::mem_fn(&std::thread::join));
     return RESHARD_SUCCESS;
   });
-  for (size_t i = 0; i < n; i++)
-    check_of(comm.handles[i], statuses[i], texts[i]);
+  for (size_t i = 0; i < ended.size(); i++)
+    check_of(comm.handles[i], ended[i].first, ended[i].second);
 }
 
 // Tells the other ranks; raises only what ends the wait.
@@ -365,16 +367,17 @@ inline std::vector<nb::object> of_ranks(const Comm &comm, nb::handle given, cons
     return {nb::borrow(given)};
   const size_t ranks = comm.handles.size();
   if (!is_list(given))
-    invalid(what, ": a ", nb::str(given.type().attr("__name__")).c_str(), ", where ", ranks,
+    invalid(what, ": a ", name_of(given.type()), ", where ", ranks,
             " ranks of this process take a list with a thing for each");
   std::vector<nb::object> list = nb::cast<std::vector<nb::object>>(given);
   if (list.size() != ranks)
     invalid(what, ": a list of ", list.size(), " things for ", ranks, " ranks of this process");
   return list;
 }
+// Things of the ranks here, as of_ranks takes them.
+inline nb::object for_ranks(const Comm &comm, const nb::list &made) {
+  return comm.local ? nb::object(made) : nb::object(made[0]);
+}
 
-void bind_plan(nb::module_ &m);
-void bind_comm(nb::module_ &m);
-void bind_transfer(nb::module_ &m);
-void bind_sharded(nb::module_ &m);
-void bind_file(nb::module_ &m);
+void bind_plan(nb::module_ &m), bind_comm(nb::module_ &m), bind_transfer(nb::module_ &m);
+void bind_sharded(nb::module_ &m), bind_file(nb::module_ &m);

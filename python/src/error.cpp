@@ -4,21 +4,17 @@
 
 #include <exception>
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 static thread_local std::exception_ptr raised_in_call;
 
-void keep_raised() { raised_in_call = std::current_exception(); }
-
-int poll_signals(void *) {
-  if (syscall(SYS_gettid) != getpid()) // others hear no signals, and would wait for the GIL
-    return 0;
+int in_python(int failed, const std::function<void()> &call) {
   nb::gil_scoped_acquire acquire;
-  if (PyErr_CheckSignals() == 0)
+  try {
+    call();
     return 0;
-  raised_in_call = std::make_exception_ptr(nb::python_error());
-  return 1;
+  } catch (...) {
+    raised_in_call = std::current_exception();
+    return failed;
+  }
 }
 
 void raise(reshard_status status, std::string text, const Shape &missing, const char *kind) {

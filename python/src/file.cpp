@@ -4,7 +4,6 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/variant.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <list>
@@ -27,18 +26,15 @@ std::string path_of(nb::handle path, bool there = true) { // of a str or os.Path
   return text;
 }
 
-struct Checkpoint {
+struct Checkpoint : Owned<reshard_checkpoint, reshard_checkpoint_close> { // NULL once it is closed
   explicit Checkpoint(nb::handle path)
-      : handle(waited<reshard_checkpoint>(reshard_checkpoint_open, path_of(path).c_str())) {}
-  Checkpoint(const Checkpoint &) = delete;
-  ~Checkpoint() { reshard_checkpoint_close(handle); }
+      : Owned(waited<reshard_checkpoint>(reshard_checkpoint_open, path_of(path).c_str())) {}
   void close() {
     if (calls > 0)
       raise(RESHARD_ERROR_BUSY, "the checkpoint is read in another thread");
     reshard_checkpoint_close(std::exchange(handle, nullptr));
   }
   bool closed() const { return handle == nullptr; }
-  reshard_checkpoint handle; // NULL once it is closed
   int calls = 0;
   static constexpr const char *noun = "checkpoint";
 };
@@ -51,74 +47,73 @@ reshard_model_tensor tensor_of(Checkpoint &c, int64_t i) {
 // --- Lazy tensors ---------------------------------------------------------------------------------------------------
 
 struct LazyTensor {
-  LazyTensor(nb::object owner, int64_t i)
-      : owner(owner), c(as<Checkpoint>(owner, "checkpoint")), i(i), t(tensor_of(c, i)), name(t.name) {
-    whole.dtype = t.dtype, whole.ndim = t.ndim;
-    for (int64_t d = t.ndim - 1, due = 1; d >= 0; due *= t.shape[d], d--)
-      whole.shape[d] = t.shape[d], whole.strides[d] = due;
+  LazyTensor(nb::object owner, int64_t i) : owner(owner), c(as<Checkpoint>(owner, "checkpoint")), i(i) {
+    const reshard_model_tensor t = tensor_of(c, i);
+    name = t.name, whole.dtype = t.dtype, whole.ndim = t.ndim;
+    std::copy(t.shape, t.shape + t.ndim, whole.shape), whole.lay_out();
   }
   nb::object owner;
   Checkpoint &c;
   int64_t i;
-  reshard_model_tensor t; // but for its name, which goes with the checkpoint
   std::string name;
-  Array whole;       // without memory
-  nb::object places; // an array of bytes of that shape, at an address that is never read
-  int64_t bytes() const { return whole.elements() * int64_t(reshard_dtype_size(t.dtype)); }
+  Array whole; // without memory
+  int64_t bytes() const { return whole.elements() * int64_t(reshard_dtype_size(whole.dtype)); }
 };
-char *const NOWHERE = reinterpret_cast<char *>(4096);
 
-// numpy's basic indexing, by numpy: the place, shape and strides of what it takes tell the box that bounds it.
+// numpy's basic indexing: the box that bounds what it names is read, and numpy takes that from it.
 Any get(LazyTensor &l, nb::handle given) {
-  nb::list index = nb::isinstance<nb::tuple>(given) ? nb::list(given) : nb::list(nb::make_tuple(given));
-  bool dots = false;
-  for (size_t k = 0; k < index.size(); k++) {
-    nb::object part = index[k];
-    dots = dots || part.is(nb::ellipsis());
-    if (part.is_none() || part.is(nb::ellipsis()) || PySlice_Check(part.ptr()))
-      continue;
-    if (PyBool_Check(part.ptr()) || !PyIndex_Check(part.ptr()))
-      throw nb::index_error(("'" + l.name + "': only integers, slices, ... and None index a lazy tensor").c_str());
-    index[k] = nb::steal(PyNumber_Index(part.ptr()));
-  }
-  if (!dots)
-    index.append(nb::ellipsis()); // a view, never a number
   const Array &whole = l.whole;
-  if (!l.places.is_valid())
-    l.places = nb::cast(nb::ndarray<nb::numpy, const uint8_t>(
-        NOWHERE, size_t(whole.ndim), std::vector<size_t>(whole.shape, whole.shape + whole.ndim).data(), nb::int_(0)));
-  const Array part = array_of(l.places[nb::tuple(index)], {"index"});
+  nb::list index = nb::isinstance<nb::tuple>(given) ? nb::list(given) : nb::list(nb::make_tuple(given));
+  auto wrong = [&](const auto &...parts) { throw nb::index_error(text_of("'", l.name, "': ", parts...).c_str()); };
+  int over = whole.ndim; // dims that the index does not name
+  for (nb::handle part : index)
+    over -= !part.is_none() && !part.is(nb::ellipsis());
+  if (over < 0)
+    wrong(whole.ndim - over, " indices for ", whole.ndim, " dims");
   reshard_box box = {};
-  int64_t at = static_cast<char *>(part.data) - NOWHERE, step[RESHARD_MAX_DIMS];
-  bool empty = part.elements() == 0, plain = true;
-  for (int d = 0; d < whole.ndim && !empty; d++)
-    box.offset[d] = at / whole.strides[d], at %= whole.strides[d], box.extent[d] = step[d] = 1;
-  for (int r = 0, d = 0; r < part.ndim && !empty; r++) {
-    if (part.shape[r] == 1)
-      continue;
-    while (whole.shape[d] == 1 || whole.strides[d] > std::abs(part.strides[r]))
-      d++;
-    step[d] = part.strides[r] / whole.strides[d];
-    box.extent[d] = (part.shape[r] - 1) * std::abs(step[d]) + 1;
-    box.offset[d] -= step[d] < 0 ? box.extent[d] - 1 : 0;
-    plain = plain && step[d] == 1;
+  std::copy(whole.shape, whole.shape + whole.ndim, box.extent);
+  bool dots = false, empty = whole.elements() == 0;
+  for (size_t k = 0, d = 0; k < index.size(); k++) {
+    const nb::object part = index[k];
+    if (part.is(nb::ellipsis())) {
+      if (std::exchange(dots, true))
+        wrong("more than one ...");
+      d += size_t(over);
+    } else if (PySlice_Check(part.ptr())) {
+      Py_ssize_t begin = 0, end = 0, step = 0;
+      if (PySlice_Unpack(part.ptr(), &begin, &end, &step) != 0)
+        nb::raise_python_error();
+      const int64_t last = PySlice_AdjustIndices(whole.shape[d], &begin, &end, step) - 1;
+      empty = empty || last < 0;
+      box.offset[d] = std::min<int64_t>(begin, begin + last * step);
+      box.extent[d++] = last < 0 ? 0 : std::abs(last * step) + 1;
+      index[k] = nb::slice(nb::none(), nb::none(), nb::int_(step));
+    } else if (!part.is_none()) {
+      const nb::object number = nb::steal(PyBool_Check(part.ptr()) ? nullptr : PyNumber_Index(part.ptr()));
+      if (!number.is_valid() && (PyErr_Clear(), true))
+        wrong("only integers, slices, ... and None index a lazy tensor");
+      const int64_t extent = whole.shape[d], at = PyNumber_AsSsize_t(number.ptr(), nullptr); // at most what it can be
+      if (at < -extent || at >= extent)
+        wrong("index ", at, " of dim ", d, ", which has ", extent);
+      box.offset[d] = at < 0 ? at + extent : at, box.extent[d++] = 1;
+      index[k] = nb::int_(0);
+    }
   }
-  nb::object out = numpy_empty(whole.dtype, plain ? part.ndim : whole.ndim, plain ? part.shape : box.extent);
+  const nb::object out = numpy_empty(whole.dtype, whole.ndim, box.extent);
   void *data = array_of(out, {"array"}).data;
   Use<Checkpoint> in(l.c);
   run([&] { return empty ? RESHARD_SUCCESS : reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
-  if (plain)
-    return part.ndim == 0 && !dots ? nb::object(out[nb::tuple()]) : out;
-  nb::list every;
-  for (int d = 0; d < whole.ndim; d++)
-    every.append(nb::slice(nb::none(), nb::none(), nb::int_(step[d])));
-  return out[nb::tuple(every)].attr("reshape")(tuple_of(part.ndim, part.shape));
+  return out[nb::tuple(index)];
+}
+
+Layout whole_layout(const Array &a) { // on the one rank of a world
+  return Layout(got<reshard_layout>(reshard_layout_create_single, a.ndim, a.shape, 1, 0));
 }
 
 // Reads one rank's part into the caller's arrays, which are contiguous.
 void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out, int threads) {
   Use<Checkpoint> in(l.c);
-  std::vector<Wanted> wanted{{&layout, l.t.dtype, l.name}};
+  std::vector<Wanted> wanted{{&layout, l.whole.dtype, l.name}};
   Side side = side_of(out, wanted, rank, "array", true, false);
   for (const Array &a : side.arrays)
     if (!a.contiguous())
@@ -127,15 +122,14 @@ void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out
 }
 
 Any read_whole(LazyTensor &l, nb::object out, int threads) {
-  const Layout layout(got<reshard_layout>(reshard_layout_create_single, l.t.ndim, l.t.shape, 1, 0));
   if (out.is_none())
-    out = numpy_empty(l.t.dtype, l.t.ndim, l.t.shape);
-  read_part(l, layout, 0, out, threads);
+    out = numpy_empty(l.whole.dtype, l.whole.ndim, l.whole.shape);
+  read_part(l, whole_layout(l.whole), 0, out, threads);
   return out;
 }
 Any read_torch(LazyTensor &l) {
-  nb::object torch = nb::module_::import_("torch"), dtype = torch.attr(dtype_name(l.t.dtype));
-  return read_whole(l, torch.attr("empty")(tuple_of(l.t.ndim, l.t.shape), "dtype"_a = dtype), 0);
+  nb::object torch = nb::module_::import_("torch"), dtype = torch.attr(dtype_name(l.whole.dtype));
+  return read_whole(l, torch.attr("empty")(tuple_of(l.whole.ndim, l.whole.shape), "dtype"_a = dtype), 0);
 }
 Any read_as(LazyTensor &l, nb::handle dtype, nb::handle copy) {
   if (copy.is(nb::bool_(false)))
@@ -185,15 +179,15 @@ Layout stored_layout(LazyTensor &l) {
   Use<Checkpoint> in(l.c);
   return Layout(waited<reshard_layout>(reshard_checkpoint_layout, l.c.handle, l.i));
 }
-Any dtype(LazyTensor &l) { return nb::borrow(numpy_type(l.t.dtype)); }
+Any dtype(LazyTensor &l) { return nb::borrow(numpy_type(l.whole.dtype)); }
 int64_t length(LazyTensor &l) {
-  if (l.t.ndim == 0)
+  if (l.whole.ndim == 0)
     throw nb::type_error("len() of a tensor without dims");
-  return l.t.shape[0];
+  return l.whole.shape[0];
 }
 std::string shown(LazyTensor &l) {
-  return text_of("<reshard tensor '", l.name, "', ", reshard_dtype_string(l.t.dtype), ", ",
-                 shape_text(l.t.ndim, l.t.shape), ", ", l.bytes(), " bytes, not read>");
+  return text_of("<reshard tensor '", l.name, "', ", reshard_dtype_string(l.whole.dtype), ", ",
+                 shape_text(l.whole.ndim, l.whole.shape), ", ", l.bytes(), " bytes, not read>");
 }
 
 // --- Checkpoints ----------------------------------------------------------------------------------------------------
@@ -209,9 +203,8 @@ nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
 }
 Report info_of(Checkpoint &c) {
   const auto i = got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle);
-  return report_of("format"_a = reshard_file_format_string(i.format), "tensors"_a = i.tensors, "files"_a = i.files,
-                   "bytes"_a = i.bytes, "stored_bytes"_a = i.stored_bytes, "world"_a = i.world,
-                   "left_out"_a = i.left_out);
+  return report_of("format"_a = reshard_file_format_string(i.format), FIELD(i, tensors), FIELD(i, files),
+                   FIELD(i, bytes), FIELD(i, stored_bytes), FIELD(i, world), FIELD(i, left_out));
 }
 std::vector<std::string> names_of(Checkpoint &c) {
   std::vector<std::string> names;
@@ -220,17 +213,12 @@ std::vector<std::string> names_of(Checkpoint &c) {
   return names;
 }
 
-// --- Rules ----------------------------------------------------------------------------------------------------------
-
 using Rules = Owned<reshard_rules, reshard_rules_free>;
 using Texts = std::map<std::string, std::string>;
-
 Rules parsed_rules(const std::string &text, const std::string &name) {
   return Rules(got<reshard_rules>(reshard_rules_parse, c_text(text, "rules"), c_text(name, "name")));
 }
-
 Rules load_rules(nb::handle path) { return Rules(got<reshard_rules>(reshard_rules_load, path_of(path).c_str())); }
-
 Layout rules_layout(const Rules &rules, const std::string &name, const Shape &shape, int64_t world) {
   return Layout(got<reshard_layout>(reshard_rules_layout, rules.handle, c_text(name, "name"), ndim_of(shape),
                                     shape.data(), world));
@@ -255,7 +243,7 @@ void take(const std::string &name, nb::object value, std::list<Written> &all) {
     all.push_back({layout, {}, {}});
   } else {
     const Array a = array_of(value, {quoted.c_str()});
-    all.push_back({Layout(got<reshard_layout>(reshard_layout_create_single, a.ndim, a.shape, 1, 0)), {}, {}});
+    all.push_back({whole_layout(a), {}, {}});
   }
   Written &out = all.back();
   out.wanted = {{&out.layout, RESHARD_DTYPE_NONE, c_text(name, "name")}};
@@ -305,19 +293,12 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
 
 // --- convert, check -------------------------------------------------------------------------------------------------
 
-// Calls a progress function in Python; what it raises ends the call and comes out of it.
 int progress(void *user, const char *stage, int64_t done, int64_t all) {
-  nb::gil_scoped_acquire acquire;
-  try {
-    if (PyErr_CheckSignals() != 0)
-      throw nb::python_error();
+  return in_python(1, [&] {
+    check_signals();
     if (const nb::object &call = *static_cast<nb::object *>(user); !call.is_none())
       call(stage, done, all);
-    return 0;
-  } catch (...) {
-    keep_raised();
-    return 1;
-  }
+  });
 }
 
 using LayoutOrRules = std::variant<std::monostate, std::string, Rules *>;
@@ -347,13 +328,11 @@ Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, 
       map ? got<reshard_map>(reshard_map_parse, c_text(*map, "map"), nullptr) : nullptr);
   options.map = owned.handle;
   const auto r = waited<reshard_convert_report>(reshard_convert, in.c_str(), out.c_str(), &options);
-  return report_of("tensors"_a = r.tensors, "files"_a = r.files, "world"_a = r.world, "bytes"_a = r.bytes,
-                   "format"_a = reshard_file_format_string(r.format),
-                   "source_format"_a = reshard_file_format_string(r.source.format), "checked_bytes"_a = r.checked_bytes,
-                   "left_out"_a = r.source.left_out, "left_out_tensors"_a = r.source.left_out_tensors,
-                   "converted"_a = r.converted, "unconverted"_a = r.unconverted, "scaled"_a = r.scaled,
-                   "seconds"_a =
-                       r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds);
+  const double seconds = r.open_seconds + r.reserve_seconds + r.move_seconds + r.sync_seconds + r.verify_seconds;
+  return report_of("format"_a = reshard_file_format_string(r.format), FIELD(r, tensors), FIELD(r, files),
+                   FIELD(r, world), "source_format"_a = reshard_file_format_string(r.source.format), FIELD(r, bytes),
+                   FIELD(r, checked_bytes), FIELD(r.source, left_out), FIELD(r.source, left_out_tensors),
+                   FIELD(r, converted), FIELD(r, unconverted), FIELD(r, scaled), "seconds"_a = seconds);
 }
 
 Report check_files(nb::handle path, int threads) {
@@ -369,9 +348,8 @@ Report check_files(nb::handle path, int threads) {
     reshard_status status = reshard_checkpoint_check(text.c_str(), &options, &report);
     return status == RESHARD_ERROR_CORRUPT && !found[1].empty() ? RESHARD_SUCCESS : status;
   });
-  return report_of("files"_a = report.files, "unchecked_files"_a = report.unchecked_files,
-                   "checked_bytes"_a = report.checked_bytes, "wrong"_a = nb::cast(found[1]),
-                   "unchecked"_a = nb::cast(found[0]));
+  return report_of(FIELD(report, files), FIELD(report, unchecked_files), FIELD(report, checked_bytes),
+                   "wrong"_a = nb::cast(found[1]), "unchecked"_a = nb::cast(found[0]));
 }
 
 } // namespace
@@ -382,19 +360,19 @@ void bind_file(nb::module_ &m) {
       .def_ro("name", &LazyTensor::name)
       .def_prop_ro("dtype", &dtype, "numpy's, of ml_dtypes where it has none.")
       .def_prop_ro("layout", &stored_layout, "The layout as the files have it.")
-      .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.t.ndim, l.t.shape); })
-      .def_prop_ro("ndim", [](LazyTensor &l) { return l.t.ndim; })
+      .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.whole.ndim, l.whole.shape); })
+      .def_prop_ro("ndim", [](LazyTensor &l) { return l.whole.ndim; })
       .def_prop_ro("size", [](LazyTensor &l) { return l.whole.elements(); })
       .def_prop_ro("nbytes", &LazyTensor::bytes)
       .def("__len__", &length)
       .def("__getitem__", &get, "index"_a.none())
       .def("_read", &read_part, "layout"_a, "rank"_a, "out"_a.none(), "threads"_a)
-      .def("read", &read_whole, "out"_a = nb::none(), nb::kw_only(), "threads"_a = 0,
+      .def("read", &read_whole, "out"_n, nb::kw_only(), "threads"_a = 0,
            "The whole tensor: a new numpy array, or into `out`, contiguous, of numpy or torch.")
       .def("torch", &read_torch, "The whole tensor as a new torch tensor.")
       .def("map", &map,
            "A read-only view of the file, where the tensor lies whole in it. A file cut meanwhile is SIGBUS.")
-      .def("__array__", &read_as, "dtype"_a = nb::none(), "copy"_a = nb::none())
+      .def("__array__", &read_as, "dtype"_n, "copy"_n)
       .def("__repr__", &shown);
   nb::class_<Checkpoint> checkpoint(m, "_Checkpoint");
   checkpoint.def(nb::init<nb::handle>(), "path"_a)
@@ -408,12 +386,12 @@ void bind_file(nb::module_ &m) {
       .def(nb::new_(&parsed_rules), "text"_a, "name"_a = "rules")
       .def_static("load", &load_rules, "path"_a)
       .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0);
-  m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_a = nb::none(), nb::kw_only(), "force"_a = false,
+  m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_n, nb::kw_only(), "force"_a = false,
         "Writes a checkpoint, complete or not at all, in the format of the path. tensors: by name an array, or for a\n"
         "directory of shards (layout, arrays of all ranks). metadata: texts beside the tensors of safetensors.");
-  m.def("convert", &convert, "src"_a, "dst"_a, nb::kw_only(), "src_layout"_a = nb::none(), "dst_layout"_a = nb::none(),
-        "map"_a = nb::none(), "world"_a = 0, "force"_a = false, "dedup"_a = false, "verify"_a = false,
-        "leave_out"_a = false, "threads"_a = 0, "progress"_a = nb::none(), "dtype"_a = nb::none(),
+  m.def("convert", &convert, "src"_a, "dst"_a, nb::kw_only(), "src_layout"_n, "dst_layout"_n, "map"_n, "world"_a = 0,
+        "force"_a = false, "dedup"_a = false, "verify"_a = false, "leave_out"_a = false, "threads"_a = 0, "progress"_n,
+        "dtype"_n,
         "Converts a checkpoint: cut, reshard, join, fuse. progress(stage, done, all) may raise to cancel. leave_out:\n"
         "tensors of classes that are not read are counted, no error. dtype: of all numbers that no rule or map casts.");
   m.def("check", &check_files, "path"_a, nb::kw_only(), "threads"_a = 0,

@@ -5,11 +5,8 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 
-#include <algorithm>
-
 namespace {
 
-using Ranks = std::optional<Shape>;
 using Names = std::vector<std::string>;
 
 void same_length(size_t given, size_t n, const char *what) {
@@ -36,12 +33,12 @@ template <typename T> std::string listed(const char *before, const std::optional
   return list ? listed(before, *list) : "";
 }
 
-Layout chunk(const Shape &shape, int64_t world, int dim, const Ranks &ranks) {
+Layout chunk(const Shape &shape, int64_t world, int dim, const Numbers &ranks) {
   return parsed(text_of("chunk(", dim, listed(";", ranks), ")"), shape, world);
 }
 
 Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Names &placements,
-            const std::optional<Names> &names, const std::optional<std::vector<int>> &order, const Ranks &ranks) {
+            const std::optional<Names> &names, const Dims &order, const Numbers &ranks) {
   Names dims;
   same_length(names ? names->size() : mesh_shape.size(), mesh_shape.size(), "names");
   for (size_t m = 0; m < mesh_shape.size(); m++) {
@@ -53,14 +50,14 @@ Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Na
                         listed(";order=", order), ")"),
                 shape, world);
 }
-Layout cyclic(const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const Ranks &ranks) {
+Layout cyclic(const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const Numbers &ranks) {
   return parsed(text_of("cyclic(", listed("", grid, "x"), listed("@", ranks), listed(";", block, "x"), ")"), shape,
                 world);
 }
 Layout single(const Shape &shape, int64_t world, int64_t rank) {
   return parsed(text_of("rank(", rank, ")"), shape, world);
 }
-Layout flat(const Shape &shape, int64_t world, const Ranks &ranks) {
+Layout flat(const Shape &shape, int64_t world, const Numbers &ranks) {
   return parsed(text_of("flat(", listed("", ranks), ")"), shape, world);
 }
 
@@ -145,10 +142,10 @@ std::vector<reshard_entry> c_entries(const std::vector<Entry> &entries) {
     reshard_entry c = RESHARD_ENTRY_DEFAULTS;
     c.src = e.src.handle, c.dst = e.dst.handle, c.dtype = e.dtype, c.dst_dtype = e.dst_dtype;
     c.name = c_text(e.name, "name");
-    c.src_offset = numbers(e.src_offset, e.src, "src_offset");
-    c.src_extent = numbers(e.src_extent, e.src, "src_extent");
-    c.dst_offset = numbers(e.dst_offset, e.dst, "dst_offset");
-    c.dst_extent = numbers(e.dst_extent, e.dst, "dst_extent");
+    c.src_offset = numbers(e.from.offset, e.src, "src_offset");
+    c.src_extent = numbers(e.from.extent, e.src, "src_extent");
+    c.dst_offset = numbers(e.to.offset, e.dst, "dst_offset");
+    c.dst_extent = numbers(e.to.extent, e.dst, "dst_extent");
     c.permutation = numbers(e.permutation, e.dst, "permutation");
     c.block = numbers(e.block, e.block_of(e.dtype) != nullptr ? e.src : e.dst, "block");
     c.scale_dtype = e.scale_dtype;
@@ -178,8 +175,7 @@ std::vector<Plan> plans_of_all(const std::vector<Entry> &entries, Limit limit) {
 Plan reverse(const Plan &plan) {
   std::vector<Entry> entries;
   for (const Entry &e : plan.entries) {
-    entries.push_back(
-        {e.dst, e.src, e.dst_dtype, e.dtype, e.name, e.dst_offset, e.dst_extent, e.src_offset, e.src_extent, {}});
+    entries.push_back({e.dst, e.src, e.dst_dtype, e.dtype, e.name, e.to, e.from});
     if (!e.permutation)
       continue;
     std::vector<int> &back = entries.back().permutation.emplace(size_t(e.src.ndim()), -1);
@@ -215,13 +211,12 @@ void bind_layout(nb::module_ &m) {
   layout
       .def(nb::new_(&parsed), "text"_a, "shape"_a, "world"_a = 0,
            "Reads a layout string; world 0: the smallest that holds the ranks named.")
-      .def_static("chunk", &chunk, "shape"_a, "world"_a, "dim"_a = 0, "ranks"_a = nb::none())
-      .def_static("mesh", &mesh, "shape"_a, "world"_a, "mesh_shape"_a, "placements"_a, "names"_a = nb::none(),
-                  "order"_a = nb::none(), "ranks"_a = nb::none(),
+      .def_static("chunk", &chunk, "shape"_a, "world"_a, "dim"_a = 0, "ranks"_n)
+      .def_static("mesh", &mesh, "shape"_a, "world"_a, "mesh_shape"_a, "placements"_a, "names"_n, "order"_n, "ranks"_n,
                   "Placements are those of layout strings: S0, S0*2, R.")
-      .def_static("cyclic", &cyclic, "shape"_a, "world"_a, "grid"_a, "block"_a, "ranks"_a = nb::none())
+      .def_static("cyclic", &cyclic, "shape"_a, "world"_a, "grid"_a, "block"_a, "ranks"_n)
       .def_static("single", &single, "shape"_a, "world"_a, "rank"_a)
-      .def_static("flat", &flat, "shape"_a, "world"_a, "ranks"_a = nb::none())
+      .def_static("flat", &flat, "shape"_a, "world"_a, "ranks"_n)
       .def_static("boxes", &boxes, "shape"_a, "world"_a, "boxes"_a, "replicated"_a = false,
                   "Boxes are (rank, offset, extent).")
       .def_prop_ro("shape", &Layout::shape)
@@ -244,13 +239,11 @@ void bind_layout(nb::module_ &m) {
 void bind_info(nb::module_ &m) {
   nb::class_<reshard_plan_info> info(m, "PlanInfo",
                                      "Figures of a plan; bytes are bytes. include/reshard/plan.h says what each is.");
-#define FIELD(name) info.def_ro(#name, &reshard_plan_info::name)
-  FIELD(rank), FIELD(world), FIELD(entries), FIELD(bytes), FIELD(sent_bytes), FIELD(received_bytes), FIELD(kept_bytes);
-  FIELD(peers), FIELD(messages_sent), FIELD(messages_received), FIELD(rounds), FIELD(workspace_bytes);
-  FIELD(packs_skipped), FIELD(unpacks_skipped), FIELD(stages), FIELD(segments), FIELD(memory_bytes), FIELD(classes);
-  FIELD(lower_bound_bytes), FIELD(plan_ns), FIELD(exclusive_bytes), FIELD(workspace_limit), FIELD(staged_bytes);
-  FIELD(least_rounds);
-#undef FIELD
+#define OF(name) info.def_ro(#name, &reshard_plan_info::name)
+  OF(rank), OF(world), OF(entries), OF(bytes), OF(sent_bytes), OF(received_bytes), OF(kept_bytes), OF(peers);
+  OF(messages_sent), OF(messages_received), OF(rounds), OF(workspace_bytes), OF(packs_skipped), OF(unpacks_skipped);
+  OF(stages), OF(segments), OF(memory_bytes), OF(classes), OF(lower_bound_bytes), OF(plan_ns), OF(exclusive_bytes);
+  OF(workspace_limit), OF(staged_bytes), OF(least_rounds);
 }
 
 } // namespace
@@ -266,21 +259,17 @@ void bind_plan(nb::module_ &m) {
   bind_layout(m);
   bind_info(m);
   nb::class_<Entry>(m, "Entry", "A tensor of a plan, or a region of src that becomes, permuted, one of dst.")
-      .def(
-          nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
-                      std::optional<Shape> src_offset, std::optional<Shape> src_extent, std::optional<Shape> dst_offset,
-                      std::optional<Shape> dst_extent, std::optional<std::vector<int>> permutation,
-                      nb::handle dst_dtype, std::optional<Shape> block, nb::handle scale_dtype) {
-            reshard_dtype from = dtype_of(dtype), to = dtype_of(dst_dtype, from);
-            reshard_dtype scales = scale_dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(scale_dtype);
-            return Entry{src,        dst,        from,       to,          name,  src_offset,
-                         src_extent, dst_offset, dst_extent, permutation, block, scales};
-          }),
-          "src"_a, "dst"_a, "dtype"_a, "name"_a = "tensor", nb::kw_only(), "src_offset"_a = nb::none(),
-          "src_extent"_a = nb::none(), "dst_offset"_a = nb::none(), "dst_extent"_a = nb::none(),
-          "permutation"_a = nb::none(), "dst_dtype"_a = nb::none(), "block"_a = nb::none(),
-          "scale_dtype"_a = nb::none(),
-          "dst_dtype: of dst, converted on the way. block: of f8_e4m3 with scales, which are behind its values.")
+      .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
+                       Numbers src_offset, Numbers src_extent, Numbers dst_offset, Numbers dst_extent, Dims permutation,
+                       nb::handle dst_dtype, Numbers block, nb::handle scale_dtype) {
+             const Region from{src_offset, src_extent}, to{dst_offset, dst_extent};
+             const reshard_dtype given = dtype_of(dtype),
+                                 scales = scale_dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(scale_dtype);
+             return Entry{src, dst, given, dtype_of(dst_dtype, given), name, from, to, permutation, block, scales};
+           }),
+           "src"_a, "dst"_a, "dtype"_a, "name"_a = "tensor", nb::kw_only(), "src_offset"_n, "src_extent"_n,
+           "dst_offset"_n, "dst_extent"_n, "permutation"_n, "dst_dtype"_n, "block"_n, "scale_dtype"_n,
+           "dst_dtype: of dst, converted on the way. block: of f8_e4m3 with scales, which are behind its values.")
       .def_ro("src", &Entry::src)
       .def_ro("dst", &Entry::dst)
       .def_prop_ro("dtype", [](const Entry &e) { return reshard_dtype_string(e.dtype); })
@@ -290,12 +279,12 @@ void bind_plan(nb::module_ &m) {
       .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, int64_t rank, Limit limit,
                        nb::handle dst_dtype) {
              reshard_dtype from = dtype_of(dtype), to = dtype_of(dst_dtype, from);
-             return make_plan({{src, dst, from, to, "tensor", {}, {}, {}, {}, {}}}, rank, limit);
+             return make_plan({{src, dst, from, to, "tensor"}}, rank, limit);
            }),
-           "src"_a, "dst"_a, "dtype"_a, "rank"_a, nb::kw_only(), "limit"_a = nb::none(), "dst_dtype"_a = nb::none())
-      .def(nb::new_(&make_plan), "entries"_a, "rank"_a, nb::kw_only(), "limit"_a = nb::none(),
+           "src"_a, "dst"_a, "dtype"_a, "rank"_a, nb::kw_only(), "limit"_n, "dst_dtype"_n)
+      .def(nb::new_(&make_plan), "entries"_a, "rank"_a, nb::kw_only(), "limit"_n,
            "limit: bytes of staging a rank; -1: none.")
-      .def_static("all", &plans_of_all, "entries"_a, nb::kw_only(), "limit"_a = nb::none(),
+      .def_static("all", &plans_of_all, "entries"_a, nb::kw_only(), "limit"_n,
                   "The plans of all ranks, which find each intersection once.")
       .def_ro("rank", &Plan::rank)
       .def_ro("entries", &Plan::entries)

@@ -3,8 +3,6 @@
 
 #include <reshard/state_dict.h>
 
-#include <algorithm>
-
 namespace {
 
 const std::vector<Sharder> &sharders_of(Comm &comm, Limit limit) {
@@ -38,10 +36,9 @@ std::vector<const Layout *> layouts_of(nb::handle given, const char *what) {
 
 Given take(Comm &comm, nb::handle arrays, std::vector<Wanted> wanted, bool write) {
   Given all{std::move(wanted), {}};
-  const std::vector<nb::object> given = of_ranks(comm, arrays, "arrays");
-  for (size_t i = 0; i < given.size(); i++)
+  for (const nb::object &given : of_ranks(comm, arrays, "arrays"))
     all.sides.push_back(
-        side_of(given[i], all.wanted, comm.rank(i), write ? "destination" : "source", write, comm.streams));
+        side_of(given, all.wanted, comm.rank(all.sides.size()), write ? "destination" : "source", write, comm.streams));
   for (const Wanted &w : all.wanted)
     if (w.dtype == RESHARD_DTYPE_NONE)
       invalid("'", w.name, "': this rank gives no array, so no dtype; an array without elements tells it");
@@ -58,7 +55,7 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
   const int64_t rank = comm.rank(i);
   const Array *buffers = given.sides[i].arrays.data();
   for (const Wanted &w : given.wanted) {
-    std::vector<Owned<reshard_tensor, reshard_tensor_release>> parts;
+    std::vector<Tensor> parts;
     std::vector<reshard_tensor> handles;
     for (int64_t k = 0, n = w.layout->count(rank); k < n; k++) {
       const reshard_array_info info = w.layout->array(rank, k);
@@ -83,32 +80,33 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
 
 // One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None. Arrays that share a buffer
 // are views of it, as the library makes them.
-nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
-                    nb::handle like) {
+nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype) {
   nb::list values;
-  const std::vector<Array> &buffers = layout.buffers(rank);
-  for (size_t b = 0; b < buffers.size(); b++) {
-    Array a = buffers[b];
+  for (Array a : layout.buffers(rank)) {
     reshard_tensor array = nullptr;
     a.dtype = dtype, a.writable = true;
     for (int64_t k = 0; a.elements() > 0 && a.data == nullptr; k++) {
       const reshard_array_info info = layout.array(rank, k);
       check(reshard_sharded_tensor_local(tensor, k, &array, nullptr));
-      if (info.buffer == int64_t(b))
+      if (info.buffer == int64_t(nb::len(values)))
         a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
     }
-    if (like.is_none() && array == nullptr)
-      values.append(numpy_empty(dtype, a.ndim, a.shape));
-    else
-      values.append(like.is_none() ? numpy_in(array, a) : exchange_in(like, array, a));
+    values.append(array != nullptr ? numpy_in(array, a) : numpy_empty(dtype, a.ndim, a.shape));
   }
   if (layout.kind() == RESHARD_LAYOUT_BOXES)
     return values;
-  if (layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0)
-    return values[0];
-  Array nothing;
-  nothing.dtype = dtype, nothing.ndim = 1;
-  return like.is_none() ? nb::none() : exchange_in(like, nullptr, nothing);
+  return layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0 ? nb::object(values[0]) : nb::none();
+}
+
+// The same as an array of another type, of a layout with one array at most; without elements for none.
+nb::object value_as(nb::handle type, reshard_sharded_tensor tensor, const Layout &layout, int64_t rank,
+                    reshard_dtype dtype) {
+  const int64_t none = 0;
+  if (layout.count(rank) == 0)
+    return exchange_in(type, Tensor(got<reshard_tensor>(reshard_tensor_create, dtype, 1, &none)).handle);
+  reshard_tensor array = nullptr;
+  check(reshard_sharded_tensor_local(tensor, 0, &array, nullptr));
+  return exchange_in(type, array);
 }
 
 Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, Limit limit, nb::handle stream,
@@ -148,10 +146,11 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
   for (size_t i = 0; i < ranks; i++) {
     nb::list values;
     for (size_t e = 0; e < n; e++)
-      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e], like));
+      values.append(like.is_none() ? value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e])
+                                   : value_as(like, made[i].all[e], *to[e], comm.rank(i), dtypes[e]));
     results.append(bare ? nb::object(values[0]) : values);
   }
-  return comm.local ? nb::object(results) : nb::object(results[0]);
+  return for_ranks(comm, results);
 }
 
 // --- State dicts ----------------------------------------------------------------------------------------------------
@@ -194,8 +193,8 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
 
 void bind_sharded(nb::module_ &m) {
   m.def(
-      "redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(),
-      "limit"_a = nb::none(), "stream"_a = nb::none(), "dtype"_a = nb::none(), "_like"_a = nb::none(),
+      "redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(), "limit"_n,
+      "stream"_n, "dtype"_n, "_like"_n,
       "Moves this rank's arrays of one tensor, or lists of them, from layout to layout. Collective. Returns new numpy\n"
       "arrays, as `empty` makes them. limit: as of Plan. dtype: of the results, converted on the way.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,

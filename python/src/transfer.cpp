@@ -1,22 +1,17 @@
 // Transfers: a plan bound to a communicator and to arrays, which it keeps; execute.
 #include "core.h"
 
-#include <algorithm>
-
 void *stream_of(const Comm &comm, nb::handle stream) {
-  if (!comm.streams && !stream.is_none())
-    invalid("a stream, and the communicator is of the CPU, which has none");
-  if (comm.streams && stream.is_none())
-    invalid("no stream: a communicator of GPUs wants one (0 is the legacy default stream)");
+  if (stream.is_none() == comm.streams)
+    invalid(comm.streams ? "no stream: a communicator of GPUs wants one (0 is the legacy default stream)"
+                         : "a stream, and the communicator is of the CPU, which has none");
   if (stream.is_none())
     return nullptr;
-  nb::object value = nb::borrow(stream);
-  for (const char *name : {"ptr", "cuda_stream"}) // CuPy's, torch's
-    if (nb::hasattr(stream, name))
-      value = stream.attr(name);
+  // Torch's, CuPy's, or a number.
+  nb::object value = nb::getattr(stream, "cuda_stream", nb::getattr(stream, "ptr", nb::borrow(stream)));
   if (nb::hasattr(stream, "__cuda_stream__")) // (version, handle)
     value = nb::object(stream.attr("__cuda_stream__")())[1];
-  return reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(value)));
+  return address_of(value);
 }
 
 struct Transfer {
@@ -141,7 +136,7 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
 void still_there(const std::vector<Side> &sides) {
   for (const Side &side : sides)
     for (const Array &a : side.arrays)
-      if (a.torch.is_valid() && reinterpret_cast<void *>(nb::cast<uintptr_t>(a.torch.attr("data_ptr")())) != a.data)
+      if (a.torch.is_valid() && address_of(a.torch.attr("data_ptr")()) != a.data)
         invalid("a tensor of the transfer has other storage than when it was bound");
 }
 
@@ -169,10 +164,10 @@ void rebind(Transfer &t, nb::handle src, nb::handle dst) {
 
 Report info(Transfer &t) {
   const auto i = got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]);
-  return report_of("path"_a = paths[i.path], "workspace_bytes"_a = i.workspace_bytes, "copies"_a = i.copies,
-                   "rounds"_a = i.rounds, "packs_skipped"_a = i.packs_skipped, "unpacks_skipped"_a = i.unpacks_skipped,
-                   "collective"_a = reshard_collective_string(i.collective), "collective_why"_a = i.collective_why,
-                   "workspace_limit"_a = i.workspace_limit, "least_rounds"_a = i.least_rounds);
+  return report_of("path"_a = paths[i.path], "collective"_a = reshard_collective_string(i.collective),
+                   FIELD(i, workspace_bytes), FIELD(i, copies), FIELD(i, rounds), FIELD(i, packs_skipped),
+                   FIELD(i, unpacks_skipped), FIELD(i, collective_why), FIELD(i, workspace_limit),
+                   FIELD(i, least_rounds));
 }
 
 } // namespace
@@ -182,8 +177,8 @@ void bind_transfer(nb::module_ &m) {
                                 nb::is_weak_referenceable());
   transfer
       .def(nb::new_(&make_transfer), "plan"_a, "comm"_a, "src"_a.none(), "dst"_a.none(), nb::kw_only(),
-           "path"_a = "auto", "limit"_a = nb::none(), "workspace"_a = nb::none())
-      .def("execute", opened(&execute), "stream"_a = nb::none(),
+           "path"_a = "auto", "limit"_n, "workspace"_n)
+      .def("execute", opened(&execute), "stream"_n,
            "Moves the data. On the CPU the destination is complete when it returns.")
       .def("rebind", opened(&rebind), "src"_a.none(), "dst"_a.none(),
            "Binds other arrays. After an error it is bound as before.")
