@@ -24,6 +24,7 @@
 typedef struct rs_hop_domain {
   int64_t number;
   int64_t first, count; /* in rs_hop_groups.holder */
+  int64_t begin, end;   /* of the places of the cell's domains with as many */
   uint64_t hash_before; /* sum over the domains of the cell before it */
 } rs_hop_domain;
 
@@ -34,7 +35,7 @@ typedef struct rs_hop_cell {
   int64_t first, domains; /* in rs_hop_groups.domain */
   int64_t own, own_array; /* place of my domain among them, and my array; -1: none */
   uint64_t sum;           /* of the hashes of all */
-  bool ascending;         /* of domains with equally many, each has ranks above those of the one before */
+  bool ascending;         /* of domains with equally many, each has its ranks above those of the one before */
 } rs_hop_cell;
 
 /* Domains [begin, end) of a cell that pass bytes on, but for some of them, which hold the source cell. */
@@ -57,6 +58,7 @@ typedef struct rs_hop_table {
 typedef struct rs_hop_groups {
   rs_hop_table cells, groups;
   RS_VEC(rs_hop_cell) cell;
+  int64_t last;                 /* the cell that was found last */
   RS_VEC(rs_holder) holder;     /* of the cells */
   RS_VEC(rs_hop_domain) domain; /* of the cells */
   RS_VEC(rs_pair) place;        /* beside them: each cell's domains by number, and their places */

@@ -96,15 +96,18 @@ static reshard_status list_domains(rs_work *w, rs_hop_cell *c) {
   for (int64_t i = 0; i < c->domains; i++) {
     const rs_holder *h = g->holder.at + c->holders + (uint32_t)order[i];
     int64_t count = (int64_t)(order[i] >> 32);
-    found[i] = (rs_hop_domain){w->nodes[h->rank], h - g->holder.at, count, sum};
+    bool alike = i > 0 && found[i - 1].count == count;
+    found[i] = (rs_hop_domain){w->nodes[h->rank], h - g->holder.at, count, alike ? found[i - 1].begin : i, 0, sum};
     place[i] = (rs_pair){(uint64_t)found[i].number, (uint64_t)i};
     ordered = ordered && (i == 0 || place[i - 1].key < place[i].key);
-    c->ascending = c->ascending && (i == 0 || found[i - 1].count < count || h[-1].rank < h->rank);
+    c->ascending = c->ascending && (!alike || g->holder.at[found[i - 1].first + count - 1].rank < h->rank);
     uint64_t hash = 1;
     for (int64_t k = 0; k < count; k++)
       hash = mix(hash, (uint64_t)h[k].rank);
     sum += mix(hash, (uint64_t)count);
   }
+  for (int64_t i = c->domains - 1; i >= 0; i--)
+    found[i].end = i + 1 < c->domains && found[i + 1].count == found[i].count ? found[i + 1].end : i + 1;
   c->sum = sum;
   g->domain.n += c->domains;
   g->place.n += c->domains;
@@ -127,11 +130,14 @@ int64_t rs_hop_cell_place(const rs_hop_groups *g, const rs_hop_cell *c, int64_t 
 
 reshard_status rs_hop_cell_find(rs_work *w, int64_t cell, int64_t *number) {
   rs_hop_groups *g = w->groups;
+  *number = g->last;
+  if (g->cell.n > 0 && g->cell.at[g->last].class_ == w->number && g->cell.at[g->last].cell == cell)
+    return RESHARD_SUCCESS;
   uint64_t hash = mix(mix(1, (uint64_t)w->number), (uint64_t)cell);
   RS_TRY(grow_table(&g->cells));
   int64_t slot = next_slot(&g->cells, hash, (int64_t)hash);
   for (; g->cells.slot.at[slot] >= 0; slot = next_slot(&g->cells, hash, slot + 1)) {
-    *number = g->cells.slot.at[slot];
+    *number = g->last = g->cells.slot.at[slot];
     if (g->cell.at[*number].class_ == w->number && g->cell.at[*number].cell == cell)
       return RESHARD_SUCCESS;
   }
@@ -144,7 +150,7 @@ reshard_status rs_hop_cell_find(rs_work *w, int64_t cell, int64_t *number) {
   for (int64_t i = 0; c.own >= 0 && i < own->count; i++)
     if (g->holder.at[own->first + i].rank == w->rank)
       c.own_array = g->holder.at[own->first + i].array;
-  *number = g->cell.n;
+  *number = g->last = g->cell.n;
   g->cell.at[g->cell.n++] = c;
   add_number(&g->cells, hash, slot);
   return RESHARD_SUCCESS;
