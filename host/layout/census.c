@@ -142,6 +142,8 @@ static int64_t queried_of(const rs_census *c, int d, int64_t position) {
   const rs_dim *dim = &c->layout->dim[d];
   const rs_lists *lists = &c->dim[d].lists;
   int64_t sum = 0;
+  if (dim->ncuts == 0)
+    return c->dim[d].all;
   for (int run = 0; run < rs_dim_runs(dim); run++) {
     int64_t part = rs_dim_part(dim, position, run), low = 0, end = lists->group.n, high = end;
     RS_LOWER_BOUND(low, high, lists->group.at[i].part < part);

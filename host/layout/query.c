@@ -72,11 +72,16 @@ reshard_status rs_dim_meet(const rs_dim *dim, const rs_piece *pieces, int64_t co
   }
   if (!ordered) /* local indices ascend along the pieces, so (part, ask) is a stable order */
     qsort(lists->found.at, (size_t)lists->found.n, sizeof *lists->found.at, by_part);
+  int64_t parts = 0;
+  for (int64_t i = 0; i < lists->found.n; i++)
+    parts += i == 0 || lists->found.at[i - 1].part != lists->found.at[i].part;
+  RS_TRY(rs_vec_reserve(&lists->list, lists->list.n + parts));
+  RS_TRY(rs_vec_reserve(&lists->group, lists->group.n + parts));
+  RS_TRY(rs_vec_reserve(&lists->run, lists->run.n + parts));
   for (int64_t i = 0; i < lists->found.n; i++) {
     const rs_found *f = &lists->found.at[i];
     if (i == 0 || f[-1].part != f->part) {
       RS_TRY(begin_list(lists));
-      RS_TRY(rs_vec_reserve(&lists->group, lists->group.n + 1));
       lists->group.at[lists->group.n++] = (rs_group){f->part, lists->list.n - 1};
     }
     RS_TRY(add_run(lists, f->run));

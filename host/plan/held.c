@@ -1,7 +1,5 @@
 #include "plan/held.h"
 
-#include "layout/sort.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,14 +27,13 @@ static void held_of_boxes(const rs_boxes *b, const int64_t *lo, const int64_t *h
     held[b->ranks[i]] += clipped(b->ndim, rs_boxes_lo(b, i), lo, hi);
 }
 
-static void held_of_flat(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi, int64_t *held) {
-  int64_t corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS];
-  for (int64_t at = 0, begin = 0; begin < l->elements; at++, begin += l->flat_piece) {
-    int n = rs_flat_boxes(l->ndim, l->shape, begin, rs_min(begin + l->flat_piece, l->elements), corners);
-    int64_t rank = rs_ranks_at(&l->ranks, at);
-    for (int i = 0; i < n; i++)
-      held[rank] += clipped(l->ndim, corners + (int64_t)i * 2 * l->ndim, lo, hi);
-  }
+/* Elements of a flat piece, in all its boxes. */
+static int64_t flat_elements(const struct reshard_layout_s *l, int64_t piece, const int64_t *lo, const int64_t *hi) {
+  int64_t corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS], elements = 0, begin = piece * l->flat_piece;
+  int n = rs_flat_boxes(l->ndim, l->shape, begin, begin + rs_min(l->flat_piece, l->elements - begin), corners);
+  for (int i = 0; i < n; i++)
+    elements += clipped(l->ndim, corners + (int64_t)i * 2 * l->ndim, lo, hi);
+  return elements;
 }
 
 /* Counted indices of a dim that a position of the rank list has, in all its runs. */
@@ -47,21 +44,28 @@ static int64_t count_of(const rs_dim *dim, const int64_t *count, int64_t positio
   return sum;
 }
 
-/* Dims multiply, so that each part of a dim is counted once. */
-static reshard_status held_of_regular(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi,
-                                      int64_t *held) {
-  int64_t *count, first[RESHARD_MAX_DIMS], parts = 0;
+/* Dims multiply, so that each part of a dim is counted once: those of dim d from count + first[d] on. */
+static reshard_status count_parts(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi,
+                                  int64_t **count, int64_t *first) {
+  int64_t parts = 0;
   for (int d = 0; d < l->ndim; d++)
     parts += l->dim[d].parts;
-  RS_TRY(rs_alloc(&count, parts, sizeof *count));
+  RS_TRY(rs_alloc(count, parts, sizeof **count));
   parts = 0;
   for (int d = 0; d < l->ndim; d++) {
     const rs_dim *dim = &l->dim[d];
     bool whole = lo[d] == 0 && hi[d] == l->shape[d];
     first[d] = parts;
     for (int64_t p = 0; p < dim->parts; p++)
-      count[parts++] = whole ? rs_dim_length(dim, p) : rs_dim_rank(dim, p, hi[d]) - rs_dim_rank(dim, p, lo[d]);
+      (*count)[parts++] = whole ? rs_dim_length(dim, p) : rs_dim_rank(dim, p, hi[d]) - rs_dim_rank(dim, p, lo[d]);
   }
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status held_of_regular(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi,
+                                      int64_t *held) {
+  int64_t *count, first[RESHARD_MAX_DIMS];
+  RS_TRY(count_parts(l, lo, hi, &count, first));
   for (int64_t range = 0; range < l->ranks.nranges; range++) {
     const rs_rank_range *r = &l->ranks.ranges[range];
     for (int64_t i = 0; i < r->count; i++) {
@@ -84,88 +88,47 @@ reshard_status rs_class_held(const rs_class *c, bool src, int64_t world, int64_t
   side_region(c, src, lo, hi);
   if (rs_layout_regular(l))
     return held_of_regular(l, lo, hi, held);
-  if (l->kind == RESHARD_LAYOUT_FLAT)
-    held_of_flat(l, lo, hi, held);
-  else
+  for (int64_t i = 0; l->kind == RESHARD_LAYOUT_FLAT && i * l->flat_piece < l->elements; i++)
+    held[rs_ranks_at(&l->ranks, i)] += flat_elements(l, i, lo, hi);
+  if (l->kind == RESHARD_LAYOUT_BOXES)
     held_of_boxes(l->boxes, lo, hi, held);
   return RESHARD_SUCCESS;
 }
 
-static reshard_status add_piece(rs_held_pieces *out, uint64_t cell, int64_t rank, int64_t elements) {
-  RS_TRY(rs_vec_reserve(out, out->n + 1));
-  out->at[out->n++] = (rs_held_piece){cell, rank, elements};
-  return RESHARD_SUCCESS;
+/* Elements of a cell of a regular layout, whose parts are counted. */
+static int64_t cell_elements(const struct reshard_layout_s *l, int64_t cell, const int64_t *count,
+                             const int64_t *first) {
+  int64_t elements = 1;
+  for (int d = l->ndim - 1; d >= 0; d--) {
+    elements *= count[first[d] + cell % l->dim[d].parts];
+    cell /= l->dim[d].parts;
+  }
+  return elements;
 }
 
-/* Sorts by cell a list by rank. */
-static reshard_status sort_pieces(rs_held_pieces *pieces) {
-  rs_held_piece *p = pieces->at, *sorted = NULL;
-  int64_t n = pieces->n;
-  uint64_t most = 0;
-  bool ordered = true;
-  for (int64_t i = 0; i < n; i++) {
-    most = rs_max(most, p[i].cell);
-    ordered = ordered && (i == 0 || p[i - 1].cell <= p[i].cell);
-  }
-  if (ordered)
-    return RESHARD_SUCCESS;
-  rs_pair *keys;
-  RS_TRY(rs_alloc(&keys, 2 * n, sizeof *keys));
-  reshard_status status = rs_alloc(&sorted, n, sizeof *sorted);
-  for (int64_t i = 0; i < n; i++)
-    keys[i] = (rs_pair){p[i].cell, (uint64_t)i};
-  const rs_pair *order = rs_sort_pairs(keys, keys + n, n, false, 0, rs_bits(most));
-  for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
-    sorted[i] = p[order[i].value];
-  if (status == RESHARD_SUCCESS) {
-    free(pieces->at);
-    pieces->at = sorted;
-    pieces->cap = n;
-  }
-  free(keys);
-  return status;
-}
-
-/* Adds the arrays of a rank, which holds so many elements in all. */
-static reshard_status add_arrays(const struct reshard_layout_s *l, int64_t rank, int64_t held, const int64_t *lo,
-                                 const int64_t *hi, rs_pieces *scratch, rs_held_pieces *out) {
-  int64_t arrays = rs_layout_arrays(l, rank);
-  for (int64_t a = 0; a < arrays && held > 0; a++) {
-    int64_t cell = rs_layout_regular(l) ? rs_layout_cell(l, rank, a) : rank, elements = 1;
-    if (arrays == 1 || !rs_layout_regular(l))
-      return add_piece(out, (uint64_t)cell, rank, held);
-    for (int d = 0; d < l->ndim; d++) {
-      int64_t length = 0;
-      scratch->n = 0;
-      RS_TRY(rs_layout_pieces(l, cell, d, lo[d], hi[d], scratch));
-      for (int64_t i = 0; i < scratch->n; i++)
-        length += scratch->at[i].n;
-      elements *= length;
-    }
-    if (elements > 0)
-      RS_TRY(add_piece(out, (uint64_t)cell, rank, elements));
-  }
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_class_pieces(const rs_class *c, bool src, int64_t world, rs_held_pieces *out) {
+reshard_status rs_class_visit_held(const rs_class *c, bool src, rs_held_visit visit, void *user) {
   const struct reshard_layout_s *l = src ? c->src : c->dst;
-  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS], *held;
-  rs_pieces scratch = {0};
-  out->n = 0;
-  RS_TRY(rs_alloc(&held, world, sizeof *held));
-  reshard_status status = rs_class_held(c, src, world, held);
+  bool flat = l->kind == RESHARD_LAYOUT_FLAT, regular = rs_layout_regular(l);
+  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS], first[RESHARD_MAX_DIMS], *count = NULL, n;
+  RS_VEC(rs_holder) holders = {0};
+  if (rs_space_elements(&c->space) == 0)
+    return RESHARD_SUCCESS;
   side_region(c, src, lo, hi);
-  for (int64_t r = 0; r < world && l->kind != RESHARD_LAYOUT_BOXES; r++)
-    RS_THEN(status, add_arrays(l, r, held[r], lo, hi, &scratch, out));
-  for (int64_t i = 0; l->kind == RESHARD_LAYOUT_BOXES && i < l->boxes->n; i++) {
-    int64_t elements = clipped(l->ndim, rs_boxes_lo(l->boxes, i), lo, hi);
-    if (elements > 0)
-      RS_THEN(status, add_piece(out, (uint64_t)l->boxes->cell_of[i], l->boxes->ranks[i], elements));
+  reshard_status status = regular ? count_parts(l, lo, hi, &count, first) : RESHARD_SUCCESS;
+  int64_t cells = flat ? rs_ceil_div(l->elements, l->flat_piece) : regular ? l->cells : l->boxes->ncells;
+  for (int64_t i = 0; i < cells && status == RESHARD_SUCCESS; i++) {
+    int64_t cell = flat ? i * rs_flat_most(l->ndim) : i;
+    int64_t elements = flat      ? flat_elements(l, i, lo, hi)
+                       : regular ? cell_elements(l, cell, count, first)
+                                 : clipped(l->ndim, rs_boxes_lo(l->boxes, l->boxes->cell_box[cell]), lo, hi);
+    if (elements == 0)
+      continue;
+    n = rs_layout_holder_count(l, cell);
+    RS_THEN(status, rs_vec_reserve(&holders, n));
+    RS_THEN(status, visit(user, elements, rs_layout_holders(l, cell, holders.at), n));
   }
-  free(held);
-  free(scratch.at);
-  RS_THEN(status, sort_pieces(out));
+  free(count);
+  free(holders.at);
   return status;
 }
 

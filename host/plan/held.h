@@ -7,14 +7,10 @@
 /* Elements of the region of a class that each of `world` ranks holds in its arrays of one side. */
 reshard_status rs_class_held(const rs_class *class_, bool src, int64_t world, int64_t *held);
 
-/* Elements of a cell, in the region, that a rank holds. */
-typedef struct rs_held_piece {
-  uint64_t cell;
-  int64_t rank, elements;
-} rs_held_piece;
-typedef RS_VEC(rs_held_piece) rs_held_pieces;
-/* Those of one side, by cell and rank. Flat pieces, which have one holder each, are a cell each. */
-reshard_status rs_class_pieces(const rs_class *class_, bool src, int64_t world, rs_held_pieces *pieces);
+/* Calls visit for each cell of one side that has elements in the region: how many, and who holds it, by rank. The boxes
+ * of a flat piece, which one rank has, are one cell. */
+typedef reshard_status (*rs_held_visit)(void *user, int64_t elements, const rs_holder *holders, int64_t n);
+reshard_status rs_class_visit_held(const rs_class *class_, bool src, rs_held_visit visit, void *user);
 
 /* Bytes on the wire that a rank has on average, of those that hold any: of all entries, replicas included, on the side
  * that has more. Every rank computes the same. */

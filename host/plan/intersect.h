@@ -80,6 +80,7 @@ typedef struct rs_work {
   RS_VEC(rs_hit) hits;
   RS_VEC(rs_hop_unit) units;
   RS_VEC(int64_t) without; /* places of a cell's domains that have holders of the source cell */
+  int64_t without_of;      /* the number of that cell; -1: they are not found */
   RS_VEC(rs_slice) slices; /* the first one is none */
   RS_VEC(rs_passed) passed;
 } rs_work;

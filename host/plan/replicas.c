@@ -64,10 +64,16 @@ reshard_status rs_find_sources(rs_work *w, int64_t cell) {
   if (w->nodes == NULL)
     return RESHARD_SUCCESS;
   RS_TRY(rs_vec_reserve(&w->source_nodes, n));
-  for (int64_t i = 0; i < n; i++)
-    w->source_nodes.at[i] = w->nodes[w->sources.at[i].rank];
+  bool ordered = true;
+  int64_t *node = w->source_nodes.at;
+  for (int64_t i = 0; i < n; i++) {
+    node[i] = w->nodes[w->sources.at[i].rank];
+    ordered = ordered && (i == 0 || node[i - 1] <= node[i]);
+  }
   w->source_nodes.n = n;
-  qsort(w->source_nodes.at, (size_t)n, sizeof(int64_t), by_value);
+  w->without_of = -1;
+  if (!ordered)
+    qsort(node, (size_t)n, sizeof *node, by_value);
   return RESHARD_SUCCESS;
 }
 
@@ -401,8 +407,13 @@ static int by_cell(const void *a, const void *b) {
 }
 
 reshard_status rs_share_receives(rs_work *w) {
-  if (w->wants.n > 1)
+  bool ordered = true;
+  for (int64_t i = 1; i < w->wants.n && ordered; i++)
+    ordered = by_cell(&w->wants.at[i - 1], &w->wants.at[i]) < 0;
+  if (!ordered)
     qsort(w->wants.at, (size_t)w->wants.n, sizeof *w->wants.at, by_cell);
+  if (w->groups != NULL)
+    RS_TRY(rs_vec_reserve(&w->passed, w->wants.n));
   for (int64_t i = 0; i < w->wants.n;) {
     int64_t j = i + 1;
     while (j < w->wants.n && w->wants.at[j].cell == w->wants.at[i].cell)

@@ -201,10 +201,10 @@ static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *
   int64_t limit = rs_plan_needed_limit(plan, pace, in_place);
   if (bytes <= limit)
     return 1;
-  int64_t below = 1, rounds = 2, half = limit / pace->halves; /* so many are too few; so many may do */
-  while (bound_places(plan, pace, in_place, rounds) > half) {
+  int64_t half = limit / pace->halves, below = rs_ceil_div(bytes, half) - 1, rounds = below + 1; /* too few; may do */
+  for (int64_t more = 1; bound_places(plan, pace, in_place, rounds) > half; more *= 2) {
     below = rounds;
-    rounds *= 2;
+    rounds += more;
   }
   while (rounds - below > 1) {
     int64_t middle = below + (rounds - below) / 2;

@@ -22,14 +22,34 @@ typedef struct hop_maker {
   RS_VEC(stream_part) parts;
 } hop_maker;
 
-/* Sorts a list that is in order already, mostly. */
-static void sort_unordered(void *at, int64_t n, size_t size, int (*compare)(const void *a, const void *b)) {
-  const char *p = at;
-  int64_t i = 1;
-  for (; i < n && compare(p, p + size) <= 0; i++)
-    p += size;
-  if (i < n)
+typedef int (*order_of)(const void *a, const void *b);
+
+/* End of the items from i on that are in order. */
+static int64_t end_of_order(const char *p, int64_t n, size_t size, order_of compare, int64_t i) {
+  for (i++; i < n && compare(p + (size_t)(i - 1) * size, p + (size_t)i * size) <= 0;)
+    i++;
+  return rs_min(i, n);
+}
+
+/* Sorts a list that mostly is in order already, or two such lists, one behind the other, which are merged. */
+static reshard_status sort_unordered(void *at, int64_t n, size_t size, order_of compare) {
+  char *p = at, *first, *out = at;
+  int64_t k = end_of_order(p, n, size, compare, 0), i = 0, from = k;
+  if (k == n)
+    return RESHARD_SUCCESS;
+  if (end_of_order(p, n, size, compare, k) < n) {
     qsort(at, (size_t)n, size, compare);
+    return RESHARD_SUCCESS;
+  }
+  RS_TRY(rs_alloc_copy(&first, p, k, size));
+  for (; i < k; out += size) {
+    const char *a = first + (size_t)i * size, *b = p + (size_t)from * size;
+    bool second = from < n && compare(b, a) < 0;
+    memcpy(out, second ? b : a, size);
+    *(second ? &from : &i) += 1;
+  }
+  free(first);
+  return RESHARD_SUCCESS;
 }
 
 /* The stream is the first of what they are ordered by. */
@@ -61,6 +81,10 @@ static int by_part(const void *a, const void *b) {
   return streams != 0 ? streams : x->class_ < y->class_ ? -1 : x->class_ > y->class_;
 }
 
+static bool same_stream(const stream_part *x, const stream_part *y) {
+  return compare_streams(x->holder, x->taker, x->group, y->holder, y->taker, y->group) == 0;
+}
+
 /* Puts what is sent or received plainly to the rest. */
 static reshard_status add_plain(rs_work *w) {
   RS_TRY(rs_vec_reserve(&w->passed, w->passed.n + w->found.n));
@@ -86,7 +110,7 @@ static reshard_status make_parts(rs_work *w, bool sending) {
   RS_TRY(add_plain(w));
   int64_t n = w->passed.n, streams = 0;
   const rs_passed *p = w->passed.at;
-  sort_unordered(w->passed.at, n, sizeof *p, by_stream);
+  RS_TRY(sort_unordered(w->passed.at, n, sizeof *p, by_stream));
   RS_TRY(rs_alloc(&side->segments.at, n, sizeof(rs_segment)));
   side->segments.n = side->segments.cap = side->nsegments = n;
   for (int64_t i = 0; i < n; i++)
@@ -135,13 +159,16 @@ static reshard_status make_class(hop_maker *m, const struct reshard_plan_s *plan
 /* Numbers the streams, and their messages after them. */
 static reshard_status number_streams(hop_maker *m) {
   rs_hops *h = m->hops;
-  sort_unordered(m->parts.at, m->parts.n, sizeof *m->parts.at, by_part);
+  int64_t n = 0;
+  RS_TRY(sort_unordered(m->parts.at, m->parts.n, sizeof *m->parts.at, by_part));
+  for (int64_t i = 0; i < m->parts.n; i++)
+    n += i == 0 || !same_stream(&m->parts.at[i - 1], &m->parts.at[i]);
+  RS_TRY(rs_vec_reserve(&h->streams, n));
   for (int64_t i = 0; i < m->parts.n; i++) {
     const stream_part *p = &m->parts.at[i];
     const rs_class *c = &h->classes[p->class_];
     rs_stream *s = h->streams.n > 0 ? &h->streams.at[h->streams.n - 1] : NULL;
-    if (s == NULL || compare_streams(s->holder, s->taker, s->group, p->holder, p->taker, p->group) != 0) {
-      RS_TRY(rs_vec_reserve(&h->streams, h->streams.n + 1));
+    if (s == NULL || !same_stream(p - 1, p)) {
       s = &h->streams.at[h->streams.n++];
       *s = (rs_stream){.holder = p->holder, .taker = p->taker, .group = p->group, .from_here = p->sending};
     }
@@ -261,7 +288,7 @@ static reshard_status sort_ends(const rs_hops *h, rs_stream_end *ends, int64_t n
       ends[i] = ordered[i].end;
     for (int64_t i = 0, end; i < n; i = end) {
       end = next_peer(ends, n, i);
-      sort_unordered(ordered + i, end - i, sizeof *ordered, by_order);
+      RS_THEN(status, sort_unordered(ordered + i, end - i, sizeof *ordered, by_order));
     }
     for (int64_t i = 0; i < n; i++)
       ends[i] = ordered[i].end;
@@ -313,11 +340,18 @@ static int64_t sum_ends(rs_hops *h, const rs_stream_end *ends, int64_t n, int64_
   return bytes;
 }
 
+static int64_t count_peers(const rs_stream_ends *ends) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < ends->n; n++)
+    i = next_peer(ends->at, ends->n, i);
+  return n;
+}
+
 static reshard_status list_peers(rs_hops *h) {
+  RS_TRY(rs_vec_reserve(&h->peers, count_peers(&h->sends) + count_peers(&h->receives)));
   for (int64_t s = 0, r = 0; s < h->sends.n || r < h->receives.n;) {
     int64_t peer = rs_min(s < h->sends.n ? h->sends.at[s].peer : INT64_MAX,
                           r < h->receives.n ? h->receives.at[r].peer : INT64_MAX);
-    RS_TRY(rs_vec_reserve(&h->peers, h->peers.n + 1));
     rs_peer *p = &h->peers.at[h->peers.n++];
     *p = (rs_peer){.rank = peer, .send_message = -2, .receive_message = -2};
     p->sent = sum_ends(h, h->sends.at, h->sends.n, peer, &s);
@@ -333,6 +367,11 @@ static reshard_status make_hops(hop_maker *m, const struct reshard_plan_s *plan)
   for (int64_t i = 0; i < plan->classes.n; i++)
     RS_TRY(make_class(m, plan, i));
   RS_TRY(number_streams(m));
+  int64_t sent = 0; /* streams, which come first; a rank receives each of the others once */
+  while (sent < h->streams.n && h->streams.at[sent].from_here)
+    sent++;
+  RS_TRY(rs_vec_reserve(&h->sends, sent));
+  RS_TRY(rs_vec_reserve(&h->receives, h->streams.n - sent));
   for (int64_t i = 0; i < h->streams.n; i++)
     RS_TRY(add_ends(m, plan->rank, i));
   RS_TRY(sort_ends(h, h->sends.at, h->sends.n));

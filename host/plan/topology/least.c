@@ -5,6 +5,8 @@
 #include "plan/intersect.h"
 #include "plan/topology.h"
 
+#include <stdlib.h>
+
 /* A count of one class. */
 typedef struct least_count {
   rs_work w;    /* of the rank */
@@ -59,8 +61,29 @@ static reshard_status leaving_hit(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
+/* Elements of messages to other domains, or from them; first: of those of my arrays that are marked alone. */
+static int64_t count_between(const least_count *n, const rs_side *side, const bool *first) {
+  int64_t elements = 0;
+  for (int64_t i = 0; i < side->messages.n; i++) {
+    const rs_message *m = &side->messages.at[i];
+    bool between = domain_of(n, m->peer) != domain_of(n, n->w.rank);
+    for (int64_t k = 0; between && k < m->count; k++)
+      elements += first == NULL || first[m->segments[k].dst_array] ? m->segments[k].elements : 0;
+  }
+  return elements;
+}
+
+/* True where no cell has two holders. */
+static bool is_alone(const struct reshard_layout_s *l) {
+  return l->kind == RESHARD_LAYOUT_BOXES ? l->boxes->ncells == l->boxes->n
+                                         : !rs_layout_regular(l) || (l->replicas == 1 && l->runs_dim < 0);
+}
+
 static reshard_status count_leaving(least_count *n) {
   const struct reshard_layout_s *src = n->w.class_->src;
+  bool alone = is_alone(src) && is_alone(n->w.class_->dst) && !n->w.overlapping;
+  if (alone) /* the messages say it */
+    n->leaving = count_between(n, &n->w.class_->send, NULL);
   for (int64_t a = 0, arrays = rs_layout_arrays(src, n->w.rank); a < arrays; a++) {
     int64_t cell = rs_layout_cell(src, n->w.rank, a);
     rs_query query;
@@ -68,7 +91,7 @@ static reshard_status count_leaving(least_count *n) {
     RS_TRY(rs_find_sources(&n->w, cell));
     RS_TRY(rs_ask(&n->w, true, cell, &query, &met));
     n->held += met ? n->w.asked : 0;
-    if (n->w.sources.at[0].rank != n->w.rank) /* its lowest holder counts it */
+    if (alone || n->w.sources.at[0].rank != n->w.rank) /* its lowest holder counts it */
       continue;
     RS_TRY(ask(&n->w, true, cell, leaving_hit, n));
     if (n->w.hits.n > 0)
@@ -95,7 +118,7 @@ static reshard_status needed_hit(void *user, const rs_hit *hit) {
   return keep_hit(&need->n->back, hit);
 }
 
-/* A source cell that meets my array, which is the first of its cell in my domain. */
+/* A source cell that meets my array, which is the first of its cell in my domain; destinations overlap. */
 static reshard_status entering_hit(void *user, const rs_hit *hit) {
   least_count *n = user;
   needed need = {n, {-1, -1}};
@@ -103,27 +126,31 @@ static reshard_status entering_hit(void *user, const rs_hit *hit) {
   RS_TRY(find_first(n, n->w.class_->src, hit->cell, &h));
   if (h.rank >= 0)
     return RESHARD_SUCCESS;
-  if (!n->w.overlapping) {
-    n->entering += hit->elements;
-    return RESHARD_SUCCESS;
-  }
   RS_TRY(ask(&n->back, true, hit->cell, needed_hit, &need));
   return need.first.rank == n->w.rank && need.first.array == n->w.array
              ? rs_union(&n->back, &n->back.scratch, &n->entering)
              : RESHARD_SUCCESS;
 }
 
+/* A domain that has no holder of a source cell receives all of it from others. */
 static reshard_status count_entering(least_count *n) {
   const struct reshard_layout_s *dst = n->w.class_->dst;
   int64_t arrays = rs_layout_arrays(dst, n->w.rank);
+  bool *first; /* of its cell in my domain */
+  RS_TRY(rs_alloc(&first, arrays, sizeof *first));
+  reshard_status status = RESHARD_SUCCESS;
   for (n->w.array = 0; n->w.array < arrays; n->w.array++) {
     int64_t cell = rs_layout_cell(dst, n->w.rank, n->w.array);
-    rs_holder first;
-    RS_TRY(find_first(n, dst, cell, &first));
-    if (first.rank == n->w.rank)
-      RS_TRY(ask(&n->w, false, cell, entering_hit, n));
+    rs_holder h = {-1, -1};
+    RS_THEN(status, find_first(n, dst, cell, &h));
+    first[n->w.array] = h.rank == n->w.rank;
+    if (first[n->w.array] && n->w.overlapping)
+      RS_THEN(status, ask(&n->w, false, cell, entering_hit, n));
   }
-  return RESHARD_SUCCESS;
+  if (!n->w.overlapping)
+    n->entering = count_between(n, &n->w.class_->receive, first);
+  free(first);
+  return status;
 }
 
 static reshard_status count_class(const struct reshard_plan_s *plan, rs_class *c, reshard_plan_info *info) {

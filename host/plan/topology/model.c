@@ -23,16 +23,19 @@ typedef struct two_sums {
 /* Bytes, summed over the entries. */
 typedef struct hop_model {
   const struct reshard_plan_s *plan;
-  int64_t domains;    /* [domains] each: */
-  two_sums *needed;   /* of one class: arrays of the domain's ranks */
-  two_sums *entering; /* what enters it */
-  int64_t *had;       /* of one class: source cells there */
-  int64_t *receivers; /* its ranks with destination arrays */
-  int64_t *mark;      /* the number of the last cell that is seen there */
-  int64_t *held;      /* [world]: destination bytes */
-  two_sums *sent;     /* [world]: source bytes that leave for one domain, or for all ranks */
-  int64_t most_alike; /* domains that have equally many ranks with one array */
-  rs_held_pieces pieces;
+  int64_t domains;        /* [domains] each: */
+  two_sums *needed;       /* of one class: arrays of the domain's ranks */
+  two_sums *entering;     /* what enters it */
+  int64_t *had;           /* of one class: source cells there */
+  int64_t *receivers;     /* its ranks with destination arrays */
+  int64_t *mark;          /* the number of the last cell that is seen there */
+  int64_t *held;          /* [world]: destination bytes */
+  two_sums *sent;         /* [world]: source bytes that leave for one domain, or for all ranks */
+  int64_t most_alike;     /* domains that have equally many ranks with one array */
+  int64_t cell;           /* the number of the cell that is seen */
+  int64_t width;          /* of one class: bytes of an element in all entries */
+  int64_t bytes;          /* of one class */
+  two_sums all;           /* of one class: `needed` of all domains */
   RS_VEC(int64_t) counts; /* of a cell's domains */
 } hop_model;
 
@@ -42,14 +45,6 @@ static int64_t muldiv(int64_t a, int64_t b, int64_t by) {
 }
 
 static int64_t add_most(int64_t a, int64_t b) { return rs_add(a, b, &a) ? a : INT64_MAX; }
-
-/* End of the pieces of a cell that begins at i. */
-static int64_t cell_end(const rs_held_pieces *p, int64_t i) {
-  int64_t end = i + 1;
-  while (end < p->n && p->at[end].cell == p->at[i].cell)
-    end++;
-  return end;
-}
 
 static int by_value(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -64,16 +59,16 @@ static void sort_values(int64_t *values, int64_t n) {
     qsort(values, (size_t)n, sizeof *values, by_value);
 }
 
-/* The most domains with equally many ranks, of those that pieces [i, end) are in. */
-static reshard_status count_alike(hop_model *m, int64_t i, int64_t end) {
+/* The most domains with equally many ranks, of those that holders of a cell are in. */
+static reshard_status count_alike(hop_model *m, const rs_holder *holders, int64_t nholders) {
   int64_t n = 0, alike = 0;
-  RS_TRY(rs_vec_reserve(&m->counts, end - i));
+  RS_TRY(rs_vec_reserve(&m->counts, nholders));
   int64_t *counts = m->counts.at;
-  for (int64_t k = i; k < end; k++)
-    counts[k - i] = m->plan->nodes[m->pieces.at[k].rank];
-  sort_values(counts, end - i);
-  for (int64_t k = 0, from = 0; k < end - i; k++)
-    if (k + 1 == end - i || counts[k + 1] != counts[k]) { /* of one domain */
+  for (int64_t k = 0; k < nholders; k++)
+    counts[k] = m->plan->nodes[holders[k].rank];
+  sort_values(counts, nholders);
+  for (int64_t k = 0, from = 0; k < nholders; k++)
+    if (k + 1 == nholders || counts[k + 1] != counts[k]) { /* of one domain */
       counts[n++] = k + 1 - from;
       from = k + 1;
     }
@@ -85,67 +80,63 @@ static reshard_status count_alike(hop_model *m, int64_t i, int64_t end) {
   return RESHARD_SUCCESS;
 }
 
-/* Sums up the destination arrays of a class; cells are numbered from *cell on. */
-static reshard_status add_destinations(hop_model *m, const rs_class *c, int64_t bytes, int64_t *cell) {
-  const int64_t *nodes = m->plan->nodes;
-  int64_t width = c->wire.width * c->entries;
-  memset(m->needed, 0, (size_t)m->domains * sizeof *m->needed);
-  RS_TRY(rs_class_pieces(c, false, m->plan->world, &m->pieces));
-  for (int64_t i = 0, end; i < m->pieces.n; i = end, ++*cell) {
-    end = cell_end(&m->pieces, i);
-    RS_TRY(count_alike(m, i, end));
-    for (int64_t k = i; k < end; k++) {
-      const rs_held_piece *p = &m->pieces.at[k];
-      m->held[p->rank] += p->elements * width;
-      m->needed[nodes[p->rank]].each += p->elements * width;
-      m->needed[nodes[p->rank]].once += m->mark[nodes[p->rank]] != *cell ? p->elements * width : 0;
-      m->mark[nodes[p->rank]] = *cell;
-    }
+/* Sums up the destination arrays of a cell. */
+static reshard_status add_destination(void *user, int64_t elements, const rs_holder *holders, int64_t n) {
+  hop_model *m = user;
+  int64_t bytes = elements * m->width;
+  m->cell++;
+  for (int64_t k = 0; k < n; k++) {
+    int64_t d = m->plan->nodes[holders[k].rank];
+    m->held[holders[k].rank] += bytes;
+    m->needed[d].each += bytes;
+    m->needed[d].once += m->mark[d] != m->cell ? bytes : 0;
+    m->mark[d] = m->cell;
   }
-  for (int64_t d = 0; d < m->domains; d++)
-    m->needed[d].once = rs_min(m->needed[d].once, bytes);
+  return count_alike(m, holders, n);
+}
+
+/* Sums up what holders of a source cell send to domains without any. */
+static reshard_status add_source(void *user, int64_t elements, const rs_holder *holders, int64_t n) {
+  hop_model *m = user;
+  int64_t here = elements * m->width, each = here / n;
+  two_sums lacking = m->all;
+  m->cell++;
+  for (int64_t k = 0; k < n; k++) {
+    int64_t d = m->plan->nodes[holders[k].rank];
+    if (m->mark[d] == m->cell)
+      continue;
+    m->mark[d] = m->cell;
+    m->had[d] += here;
+    lacking.once -= m->needed[d].once;
+    lacking.each -= m->needed[d].each;
+  }
+  two_sums share = {muldiv(each, rs_min(lacking.once, m->bytes), m->bytes), muldiv(each, lacking.each, m->bytes)};
+  for (int64_t k = 0; k < n; k++) {
+    two_sums *sent = &m->sent[holders[k].rank];
+    sent->once += share.once;
+    sent->each = add_most(sent->each, share.each);
+  }
   return RESHARD_SUCCESS;
 }
 
-/* Sums up what holders of a class send to domains without any. */
-static reshard_status add_sources(hop_model *m, const rs_class *c, int64_t bytes, int64_t *cell) {
-  const int64_t *nodes = m->plan->nodes;
-  int64_t width = c->wire.width * c->entries, each = 0;
-  two_sums all = {0, 0}, before = all, share = all; /* cells are alike, mostly */
+/* Sums up a class. */
+static reshard_status add_class(hop_model *m, const rs_class *c) {
+  m->width = c->wire.width * c->entries;
+  m->bytes = rs_space_elements(&c->space) * m->width;
+  m->all = (two_sums){0, 0};
+  memset(m->needed, 0, (size_t)m->domains * sizeof *m->needed);
   memset(m->had, 0, (size_t)m->domains * sizeof *m->had);
+  RS_TRY(rs_class_visit_held(c, false, add_destination, m));
   for (int64_t d = 0; d < m->domains; d++) {
-    all.once = add_most(all.once, m->needed[d].once);
-    all.each = add_most(all.each, m->needed[d].each);
+    m->needed[d].once = rs_min(m->needed[d].once, m->bytes);
+    m->all.once = add_most(m->all.once, m->needed[d].once);
+    m->all.each = add_most(m->all.each, m->needed[d].each);
   }
-  RS_TRY(rs_class_pieces(c, true, m->plan->world, &m->pieces));
-  for (int64_t i = 0, end; i < m->pieces.n; i = end, ++*cell) {
-    int64_t here = m->pieces.at[i].elements * width;
-    two_sums lacking = all;
-    end = cell_end(&m->pieces, i);
-    for (int64_t k = i; k < end; k++) {
-      int64_t d = nodes[m->pieces.at[k].rank];
-      if (m->mark[d] == *cell)
-        continue;
-      m->mark[d] = *cell;
-      m->had[d] += here;
-      lacking.once -= m->needed[d].once;
-      lacking.each -= m->needed[d].each;
-    }
-    if (i == 0 || here / (end - i) != each || lacking.once != before.once || lacking.each != before.each) {
-      each = here / (end - i);
-      before = lacking;
-      share = (two_sums){muldiv(each, rs_min(lacking.once, bytes), bytes), muldiv(each, lacking.each, bytes)};
-    }
-    for (int64_t k = i; k < end; k++) {
-      two_sums *sent = &m->sent[m->pieces.at[k].rank];
-      sent->once += share.once;
-      sent->each = add_most(sent->each, share.each);
-    }
-  }
-  for (int64_t d = 0; d < m->domains; d++) {
-    int64_t lacks = bytes - rs_min(m->had[d], bytes);
-    m->entering[d].once += muldiv(m->needed[d].once, lacks, bytes);
-    m->entering[d].each = add_most(m->entering[d].each, muldiv(m->needed[d].each, lacks, bytes));
+  RS_TRY(rs_class_visit_held(c, true, add_source, m));
+  for (int64_t d = 0; d < m->domains && m->bytes > 0; d++) {
+    int64_t lacks = m->bytes - rs_min(m->had[d], m->bytes);
+    m->entering[d].once += muldiv(m->needed[d].once, lacks, m->bytes);
+    m->entering[d].each = add_most(m->entering[d].each, muldiv(m->needed[d].each, lacks, m->bytes));
   }
   return RESHARD_SUCCESS;
 }
@@ -233,19 +224,6 @@ static void choose_chains(const hop_model *m, const link_times *t, rs_topology *
     topology->chains = 0;
 }
 
-static reshard_status sum_up(hop_model *m) {
-  int64_t cell = 1;
-  for (int64_t i = 0; i < m->plan->classes.n; i++) {
-    const rs_class *c = &m->plan->classes.at[i];
-    int64_t bytes = rs_space_elements(&c->space) * c->wire.width * c->entries;
-    if (bytes == 0)
-      continue;
-    RS_TRY(add_destinations(m, c, bytes, &cell));
-    RS_TRY(add_sources(m, c, bytes, &cell));
-  }
-  return RESHARD_SUCCESS;
-}
-
 reshard_status rs_topology_choose(struct reshard_plan_s *plan) {
   rs_topology *topology = plan->topology;
   if (topology->asked == RESHARD_NO_CHAINS)
@@ -263,12 +241,13 @@ reshard_status rs_topology_choose(struct reshard_plan_s *plan) {
   m.receivers = m.had + domains;
   m.mark = m.had + 2 * domains;
   m.held = m.had + 5 * domains;
-  reshard_status status = sum_up(&m);
+  reshard_status status = RESHARD_SUCCESS;
+  for (int64_t i = 0; i < plan->classes.n; i++)
+    RS_THEN(status, add_class(&m, &plan->classes.at[i]));
   if (status == RESHARD_SUCCESS) {
     find_times(&m, &t);
     choose_chains(&m, &t, topology);
   }
-  free(m.pieces.at);
   free(m.counts.at);
   free(sums);
   return status;

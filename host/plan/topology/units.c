@@ -68,7 +68,10 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* Finds the places of a cell's domains that have holders of the source cell, in w->without. */
-static reshard_status find_without(rs_work *w, const rs_hop_cell *c) {
+static reshard_status find_without(rs_work *w, int64_t cell) {
+  if (w->without_of == cell)
+    return RESHARD_SUCCESS;
+  const rs_hop_cell *c = &w->groups->cell.at[cell];
   const rs_hop_domain *domain = w->groups->domain.at + c->first;
   const int64_t *node = w->source_nodes.at;
   int64_t n = w->source_nodes.n;
@@ -87,6 +90,7 @@ static reshard_status find_without(rs_work *w, const rs_hop_cell *c) {
   }
   if (!ordered)
     qsort(w->without.at, (size_t)w->without.n, sizeof *w->without.at, by_value);
+  w->without_of = cell;
   return RESHARD_SUCCESS;
 }
 
@@ -101,13 +105,10 @@ static rs_hop_chain nth_chain(const rs_hop_chain *all, int64_t k, int64_t n) {
 /* The domains that have as many receivers as the one at a place, but for those without. */
 static rs_hop_chain find_alike(const rs_work *w, int64_t cell, int64_t place) {
   const rs_hop_cell *c = &w->groups->cell.at[cell];
-  const rs_hop_domain *domain = w->groups->domain.at + c->first;
-  int64_t begin = 0, end = place, top = c->domains, count = domain[place].count;
-  RS_LOWER_BOUND(begin, end, domain[i].count < count);
-  RS_LOWER_BOUND(end, top, domain[i].count <= count);
-  rs_hop_chain all = {cell, begin, end, w->without.at, w->without.n};
-  int64_t skipped = rs_hop_without(&all, begin);
-  all.nwithout = rs_hop_without(&all, end) - skipped;
+  const rs_hop_domain *domain = &w->groups->domain.at[c->first + place];
+  rs_hop_chain all = {cell, domain->begin, domain->end, w->without.at, w->without.n};
+  int64_t skipped = rs_hop_without(&all, all.begin);
+  all.nwithout = rs_hop_without(&all, all.end) - skipped;
   if (all.nwithout > 0)
     all.without += skipped;
   return all;
@@ -117,7 +118,7 @@ static rs_hop_chain find_alike(const rs_work *w, int64_t cell, int64_t place) {
 static reshard_status list_elsewhere(rs_work *w, const rs_hop_unit *u) {
   int64_t cell;
   RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
-  RS_TRY(find_without(w, &w->groups->cell.at[cell]));
+  RS_TRY(find_without(w, cell));
   for (int64_t place = 0, n = w->groups->cell.at[cell].domains; place < n;) {
     rs_hop_chain all = find_alike(w, cell, place);
     place = all.end;
@@ -177,7 +178,7 @@ reshard_status rs_list_own_chain(rs_work *w, const rs_hop_unit *u, int64_t array
     return add_part(w, u, (rs_holder){w->rank, array});
   RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
   const rs_hop_cell *c = &w->groups->cell.at[cell];
-  RS_TRY(find_without(w, c));
+  RS_TRY(find_without(w, cell));
   rs_hop_chain all = find_alike(w, cell, c->own);
   int64_t n = rs_hop_chain_domains(&all), chains = rs_min(w->chains, n),
           at = c->own - all.begin - rs_hop_without(&all, c->own);
@@ -205,6 +206,11 @@ static bool is_before(int64_t rank, int64_t array, const rs_holder *h) {
   return h->rank < rank || (h->rank == rank && h->array < array);
 }
 
+/* True where all holders of a domain are. */
+static bool ends_before(const rs_work *w, const rs_hop_domain *domain, int64_t rank, int64_t array) {
+  return is_before(rank, array, &w->groups->holder.at[domain->first + domain->count - 1]);
+}
+
 /* Adds the slices of the first domains of chains: all, and those of takers before an array of a rank. */
 static void count_heads(const rs_work *w, const rs_hop_unit *u, const rs_hop_chain *all, int64_t rank, int64_t array,
                         int64_t *before, int64_t *total) {
@@ -212,13 +218,12 @@ static void count_heads(const rs_work *w, const rs_hop_unit *u, const rs_hop_cha
   *total += chains * u->elements;
   if (chains == 0)
     return;
-  int64_t n = count_slices(w, u, rs_hop_chain_at(w->groups, all, 0)->count);
+  int64_t n = count_slices(w, u, rs_hop_chain_at(w->groups, all, 0)->count), low = 0, high = chains - 1;
+  RS_LOWER_BOUND(low, high, ends_before(w, rs_hop_chain_at(w->groups, all, i * domains / chains), rank, array));
+  const rs_hop_domain *head = rs_hop_chain_at(w->groups, all, low * domains / chains); /* those before it are before */
   for (int64_t j = 0; j < n; j++) {
-    int64_t low = 0, high = chains;
-    RS_LOWER_BOUND(low, high,
-                   is_before(rank, array, taker_of(w, rs_hop_chain_at(w->groups, all, i * domains / chains), j)));
     cut_slice(u, j, n, &begin, &end);
-    *before += low * (end - begin) * (u->elements / u->rows);
+    *before += (low + is_before(rank, array, taker_of(w, head, j))) * (end - begin) * (u->elements / u->rows);
   }
 }
 
@@ -235,7 +240,7 @@ reshard_status rs_count_line(rs_work *w, int64_t rank, int64_t array, int64_t *b
       continue;
     }
     RS_TRY(rs_hop_cell_find(w, u->cell, &cell));
-    RS_TRY(find_without(w, &w->groups->cell.at[cell]));
+    RS_TRY(find_without(w, cell));
     for (int64_t place = 0, n = w->groups->cell.at[cell].domains; place < n;) {
       rs_hop_chain all = find_alike(w, cell, place);
       place = all.end;
