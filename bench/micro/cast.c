@@ -43,10 +43,10 @@ static int fill_casts(cast_bench *b, reshard_dtype from, reshard_dtype to) {
   return 0;
 }
 
-static void *cast_make(reshard_dtype from, reshard_dtype to, int64_t *items) {
+static void *cast_make(const micro_case *of, int64_t *items) {
   cast_bench *b = calloc(1, sizeof *b);
   *items = TENSORS;
-  if (b == NULL || fill_casts(b, from, to) == 0)
+  if (b == NULL || fill_casts(b, (reshard_dtype)of->more[0], (reshard_dtype)of->more[1]) == 0)
     return b;
   cast_drop(b);
   return NULL;
@@ -65,20 +65,12 @@ static int copy_run(void *state) {
 
 static int64_t cast_bytes(const void *state) { return ((const cast_bench *)state)->bytes; }
 
-#define MAKE(name, from, to) \
-  static void *name(int64_t parameter, int64_t *items) { \
-    (void)parameter; \
-    return cast_make(RESHARD_##from, RESHARD_##to, items); \
+#define PAIR(name, from, to) \
+  {"cast_1000_tensors_" name, 0, 0, cast_make, cast_run, cast_drop, {RESHARD_##from, RESHARD_##to}, NULL}, { \
+    "cast_1000_tensors_" name "_memcpy", 0, 0, cast_make, copy_run, cast_drop, {RESHARD_##from, RESHARD_##to}, NULL \
   }
-MAKE(f32_bf16, F32, BF16)
-MAKE(bf16_f32, BF16, F32)
-MAKE(f32_f16, F32, F16)
-MAKE(f32_f8, F32, F8_E4M3)
-MAKE(f64_bf16, F64, BF16)
-
-#define PAIR(name) \
-  {"cast_1000_tensors_" #name, 0, 0, name, cast_run, cast_drop}, { \
-    "cast_1000_tensors_" #name "_memcpy", 0, 0, name, copy_run, cast_drop \
-  }
-static const micro_case micro_cast[] = {PAIR(f32_bf16), PAIR(bf16_f32), PAIR(f32_f16), PAIR(f32_f8), PAIR(f64_bf16)};
+static const micro_case micro_cast[] = {
+    PAIR("f32_bf16", F32, BF16),  PAIR("bf16_f32", BF16, F32), PAIR("f32_f16", F32, F16),
+    PAIR("f32_f8", F32, F8_E4M3), PAIR("f64_bf16", F64, BF16),
+};
 MICRO_TABLE(micro_cast, cast_bytes)

@@ -58,12 +58,12 @@ static reshard_status write_source(const convert_bench *b) {
   return status;
 }
 
-static void *convert_open(const char *layout, int64_t *items) {
+static void *convert_make(const micro_case *of, int64_t *items) {
   convert_bench *b = calloc(1, sizeof *b);
   if (b == NULL)
     return NULL;
   const char *temporary = getenv("TMPDIR");
-  b->layout = layout;
+  b->layout = of->text;
   b->src = aligned_alloc(4096, ALL);
   b->dst = aligned_alloc(4096, ALL);
   snprintf(b->directory, sizeof b->directory, "%s/reshard-micro.XXXXXX", temporary != NULL ? temporary : "/tmp");
@@ -81,16 +81,6 @@ static void *convert_open(const char *layout, int64_t *items) {
   }
   convert_drop(b);
   return NULL;
-}
-
-static void *rows_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return convert_open("chunk(0)", items);
-}
-
-static void *columns_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  return convert_open("chunk(1)", items);
 }
 
 static int convert_run(void *state) {
@@ -111,8 +101,11 @@ static int64_t convert_bytes(const void *state) {
   return ALL;
 }
 
+#define CASE(name, run, layout) \
+  { "convert_" name, 0, 0, convert_make, run, convert_drop, {0}, layout }
 static const micro_case micro_convert[] = {
-    {"convert_one_file_to_4_shards_of_rows", 0, 0, rows_make, convert_run, convert_drop},
-    {"convert_one_file_to_4_shards_of_columns", 0, 0, columns_make, convert_run, convert_drop},
-    {"convert_memcpy", 0, 0, rows_make, straight_run, convert_drop}};
+    CASE("one_file_to_4_shards_of_rows", convert_run, "chunk(0)"),
+    CASE("one_file_to_4_shards_of_columns", convert_run, "chunk(1)"),
+    CASE("memcpy", straight_run, "chunk(0)"),
+};
 MICRO_TABLE(micro_convert, convert_bytes)

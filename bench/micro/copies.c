@@ -48,9 +48,9 @@ static copy_bench *copy_open(void) {
 }
 
 /* Compiles one copy of these loops, outermost first. */
-static void *compile_copy(copy_bench *b, int64_t shift, int32_t width, int naxes, const rs_axis *axes) {
+static void *compile_copy(copy_bench *b, int64_t shift, int32_t width, const rs_axis *axes) {
   rs_copies copies = {0};
-  reshard_status status = rs_copies_add(&copies, b->src + shift, b->dst, width, naxes, axes);
+  reshard_status status = rs_copies_add(&copies, b->src + shift, b->dst, width, 2, axes);
   if (status == RESHARD_SUCCESS)
     status = b->device->work->compile(b->device, &copies, copies.bytes, &b->program);
   rs_copies_free(&copies);
@@ -61,53 +61,45 @@ static void *compile_copy(copy_bench *b, int64_t shift, int32_t width, int naxes
 }
 
 /* Runs of so many bytes: every second of the source, one behind the other in the destination. */
-static void *runs_make(int64_t run, int64_t *items) {
+static void *runs_make(const micro_case *of, int64_t *items) {
+  const int64_t run = of->parameter;
   copy_bench *b = copy_open();
   const rs_axis axes[] = {{ALL / run, 2 * run, run}, {run / 4, 4, 4}};
   *items = ALL / run;
-  return b != NULL ? compile_copy(b, 0, 4, 2, axes) : NULL;
+  return b != NULL ? compile_copy(b, 0, 4, axes) : NULL;
 }
 
 /* Runs of so many bytes, of elements as wide as they and the shift allow, that begin so many bytes behind an aligned
  * address. */
-static void *narrow_make(int64_t run, int64_t shift, int64_t *items) {
+static void *narrow_make(const micro_case *of, int64_t *items) {
   copy_bench *b = copy_open();
+  const int64_t run = of->more[0], shift = of->parameter;
   int64_t width = run < 16 ? run : 16;
   while (shift % width != 0)
     width /= 2;
   const rs_axis axes[] = {{ALL / run, 2 * run, run}, {run / width, width, width}};
   *items = ALL / run;
-  return b != NULL ? compile_copy(b, shift, (int32_t)width, 2, axes) : NULL;
+  return b != NULL ? compile_copy(b, shift, (int32_t)width, axes) : NULL;
 }
 
-#define NARROW(run) \
-  static void *narrow_##run##_make(int64_t shift, int64_t *items) { return narrow_make(run, shift, items); }
-NARROW(1)
-NARROW(2)
-NARROW(4)
-NARROW(8)
-NARROW(16)
-NARROW(32)
-NARROW(64)
-
 /* Runs of 4 KiB that begin so many bytes behind an aligned address. */
-static void *shifted_make(int64_t shift, int64_t *items) {
+static void *shifted_make(const micro_case *of, int64_t *items) {
   copy_bench *b = copy_open();
   const rs_axis axes[] = {{ALL / 4096, 8192, 4096}, {4096, 1, 1}};
   *items = ALL / 4096;
-  return b != NULL ? compile_copy(b, shift, 1, 2, axes) : NULL;
+  return b != NULL ? compile_copy(b, of->parameter, 1, axes) : NULL;
 }
 
 /* A transpose of a square of elements of so many bytes, as far as 64 MiB reach. */
-static void *transpose_make(int64_t width, int64_t *items) {
+static void *transpose_make(const micro_case *of, int64_t *items) {
   copy_bench *b = copy_open();
-  int64_t n = 1;
+  int64_t width = of->parameter, n = 1;
   while ((n * 2) * (n * 2) * width <= ALL)
     n *= 2;
   int64_t m = ALL / width / n;
   const rs_axis axes[] = {{n, width, m * width}, {m, n * width, width}};
   *items = n * m;
-  return b != NULL ? compile_copy(b, 0, (int32_t)width, 2, axes) : NULL;
+  return b != NULL ? compile_copy(b, 0, (int32_t)width, axes) : NULL;
 }
 
 static int copy_run(void *state) {
@@ -123,9 +115,9 @@ static int straight_run(void *state) {
 }
 
 /* Rows of so many bytes, in an order that is not theirs. */
-static void *select_make(int64_t row, int64_t *items) {
+static void *select_make(const micro_case *of, int64_t *items) {
   copy_bench *b = copy_open();
-  int64_t n = ALL / row;
+  int64_t row = of->parameter, n = ALL / row;
   if (b == NULL)
     return NULL;
   b->indices = malloc((size_t)n * sizeof *b->indices);
@@ -162,12 +154,10 @@ const char *micro_isa(void) {
 }
 
 #define CASE(name, parameter, make, run) \
-  { name, parameter, 0, make, run, copy_drop }
-#define CASES(run) \
-  CASE("copy_narrow_" #run, 0, narrow_##run##_make, copy_run), \
-      CASE("copy_narrow_" #run, 1, narrow_##run##_make, copy_run), \
-      CASE("copy_narrow_" #run, 4, narrow_##run##_make, copy_run), \
-      CASE("copy_narrow_" #run, 16, narrow_##run##_make, copy_run)
+  { name, parameter, 0, make, run, copy_drop, {0}, NULL }
+#define NARROW(run, shift) \
+  { "copy_narrow_" #run, shift, 0, narrow_make, copy_run, copy_drop, {run}, NULL }
+#define CASES(run) NARROW(run, 0), NARROW(run, 1), NARROW(run, 4), NARROW(run, 16)
 
 static int64_t copies_bytes(const void *state) {
   (void)state;

@@ -6,9 +6,9 @@
 
 enum { STEPS = 4096 };
 
-static void *chain_make(int64_t parameter, int64_t *items) {
+static void *chain_make(const micro_case *of, int64_t *items) {
   uint64_t *x = malloc(sizeof *x);
-  (void)parameter;
+  (void)of;
   *items = STEPS;
   if (x != NULL)
     *x = 1;
@@ -26,6 +26,6 @@ static int chain_run(void *state) {
 }
 
 static const micro_case micro_core[] = {
-    {"core_chain", 0, 0, chain_make, chain_run, free},
+    {"core_chain", 0, 0, chain_make, chain_run, free, {0}, NULL},
 };
 MICRO_TABLE(micro_core, NULL)

@@ -53,16 +53,17 @@ static void mesh_drop(void *state) {
   free(l);
 }
 
-static void *mesh_make(int64_t size, int64_t *items) {
+static void *mesh_make(const micro_case *of, int64_t *items) {
   mesh_bench *l = calloc(1, sizeof *l);
   if (l != NULL)
-    l->size = size;
+    l->size = of->parameter;
   *items = 1;
   return l;
 }
 
-static void *mesh_make_listed(int64_t size, int64_t *items) {
-  mesh_bench *l = mesh_make(size, items);
+static void *mesh_make_listed(const micro_case *of, int64_t *items) {
+  const int64_t size = of->parameter;
+  mesh_bench *l = mesh_make(of, items);
   if (l == NULL || (l->ranks = malloc((size_t)size * sizeof *l->ranks)) == NULL) {
     free(l);
     return NULL;
@@ -72,8 +73,8 @@ static void *mesh_make_listed(int64_t size, int64_t *items) {
   return l;
 }
 
-static void *mesh_make_asked(int64_t size, int64_t *items) {
-  mesh_bench *l = mesh_make(size, items);
+static void *mesh_make_asked(const micro_case *of, int64_t *items) {
+  mesh_bench *l = mesh_make(of, items);
   if (l == NULL || create_mesh(l, &l->mesh) == 0)
     return l;
   free(l);
@@ -81,8 +82,8 @@ static void *mesh_make_asked(int64_t size, int64_t *items) {
 }
 
 static const micro_case micro_dtensor[] = {
-    {"mesh", 16384, 0, mesh_make, mesh_run, mesh_drop},
-    {"mesh_listed", 16384, 0, mesh_make_listed, mesh_run, mesh_drop},
-    {"mesh_asked", 16384, 0, mesh_make_asked, mesh_run, mesh_drop},
+    {"mesh", 16384, 0, mesh_make, mesh_run, mesh_drop, {0}, NULL},
+    {"mesh_listed", 16384, 0, mesh_make_listed, mesh_run, mesh_drop, {0}, NULL},
+    {"mesh_asked", 16384, 0, mesh_make_asked, mesh_run, mesh_drop, {0}, NULL},
 };
 MICRO_TABLE(micro_dtensor, NULL)

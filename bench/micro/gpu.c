@@ -14,10 +14,10 @@ static int64_t read_number(const char *name, int64_t least, int64_t otherwise) {
   return value;
 }
 
-void *gpu_row_open(int64_t parameter, int64_t *items) {
+void *gpu_row_open(const micro_case *of, int64_t *items) {
   gpu_row *x = cli_alloc(1, sizeof *x);
   *items = 0;
-  x->parameter = parameter;
+  x->parameter = of->parameter;
   x->most = read_number("RESHARD_MICRO_GPU_BYTES", 1 << 16, 256 << 20);
   x->turns = read_number("RESHARD_MICRO_GPU_TURNS", 0, 20);
   x->small = x->most < 64 << 20;

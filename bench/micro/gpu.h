@@ -19,7 +19,7 @@ typedef struct gpu_row {
   char note[320];
 } gpu_row;
 
-void *gpu_row_open(int64_t parameter, int64_t *items);
+void *gpu_row_open(const micro_case *of, int64_t *items);
 void gpu_row_close(void *row);
 /* The row's own time, and the bytes that it moves: they begin the note. */
 void gpu_row_set(gpu_row *x, int64_t bytes, double seconds);
@@ -32,7 +32,7 @@ int64_t gpu_row_bytes(const void *row);
 double gpu_row_seconds(const void *row);
 const char *gpu_row_note(const void *row);
 #define GPU_ROW(name, parameter, run) \
-  { name, parameter, 1, gpu_row_open, run, gpu_row_close }
+  { name, parameter, 1, gpu_row_open, run, gpu_row_close, {0}, NULL }
 #define GPU_TABLE(cases) MICRO_TABLE_TIMED(cases, gpu_row_bytes, gpu_row_seconds, gpu_row_note, gpu_row_here)
 
 typedef struct gpu_timed_work {

@@ -20,27 +20,17 @@ static void layout_drop(void *state) {
   free(b);
 }
 
-static void *layout_open(const char *text, int64_t world) {
+static void *layout_make(const micro_case *of, int64_t *items) {
   layout_bench *b = calloc(1, sizeof *b);
   if (b == NULL)
     return NULL;
-  *b = (layout_bench){.text = text, .shape = {1 << 20, 1 << 14}};
-  if (reshard_layout_parse(text, 2, b->shape, world, &b->layout) == RESHARD_SUCCESS)
+  *b = (layout_bench){.text = of->text, .shape = {1 << 20, 1 << 14}};
+  *items = of->more[0];
+  if (reshard_layout_parse(of->text, 2, b->shape, WORLD, &b->layout) == RESHARD_SUCCESS)
     return b;
   layout_drop(b);
   return NULL;
 }
-
-#define OPEN(name, text) \
-  static void *name(int64_t parameter, int64_t *items) { \
-    (void)parameter; \
-    *items = 1; \
-    return layout_open(text, WORLD); \
-  }
-OPEN(chunk_make, "chunk(0)")
-OPEN(mesh_make, "mesh(dp=64,tp=64;S0,S1;order=tp,dp)")
-OPEN(cyclic_make, "cyclic(64x64;32x32)")
-OPEN(flat_make, "flat()")
 
 static int parse_run(void *state) {
   layout_bench *b = state;
@@ -52,10 +42,10 @@ static int parse_run(void *state) {
 }
 
 /* side x side boxes, rank after rank. */
-static void *boxes_make(int64_t wanted, int64_t *items) {
+static void *boxes_make(const micro_case *of, int64_t *items) {
   layout_bench *b = calloc(1, sizeof *b);
   int64_t side = 1;
-  while (side * side < wanted)
+  while (side * side < of->parameter)
     side *= 2;
   reshard_box *boxes = calloc((size_t)(side * side), sizeof *boxes);
   int64_t *ranks = calloc((size_t)(side * side), sizeof *ranks);
@@ -75,17 +65,6 @@ static void *boxes_make(int64_t wanted, int64_t *items) {
     return b;
   free(b);
   return NULL;
-}
-
-static void *cyclic_queries_make(int64_t parameter, int64_t *items) {
-  void *made = cyclic_make(parameter, items);
-  *items = QUERIES;
-  return made;
-}
-static void *mesh_queries_make(int64_t parameter, int64_t *items) {
-  void *made = mesh_make(parameter, items);
-  *items = QUERIES;
-  return made;
 }
 
 static int count_holder(void *user, int64_t rank, int64_t array, int64_t elements) {
@@ -108,16 +87,20 @@ static int meet_run(void *state) {
   return b->found == 0;
 }
 
-#define CASE(name, parameter, make, run) \
-  { name, parameter, 0, make, run, layout_drop }
+#define MESH   "mesh(dp=64,tp=64;S0,S1;order=tp,dp)"
+#define CYCLIC "cyclic(64x64;32x32)"
+#define PARSE(name, text) \
+  { "layout_parse_" name, 0, 0, layout_make, parse_run, layout_drop, {1}, text }
+#define MEET(name, parameter, make, text) \
+  { "layout_meet_" name, parameter, 0, make, meet_run, layout_drop, {QUERIES}, text }
 static const micro_case micro_layouts[] = {
-    CASE("layout_parse_chunk", 0, chunk_make, parse_run),
-    CASE("layout_parse_mesh", 0, mesh_make, parse_run),
-    CASE("layout_parse_cyclic", 0, cyclic_make, parse_run),
-    CASE("layout_parse_flat", 0, flat_make, parse_run),
-    CASE("layout_meet_mesh", 0, mesh_queries_make, meet_run),
-    CASE("layout_meet_cyclic", 0, cyclic_queries_make, meet_run),
-    CASE("layout_meet_boxes", 4096, boxes_make, meet_run),
-    CASE("layout_meet_boxes", 262144, boxes_make, meet_run),
+    PARSE("chunk", "chunk(0)"),
+    PARSE("mesh", MESH),
+    PARSE("cyclic", CYCLIC),
+    PARSE("flat", "flat()"),
+    MEET("mesh", 0, layout_make, MESH),
+    MEET("cyclic", 0, layout_make, CYCLIC),
+    MEET("boxes", 4096, boxes_make, NULL),
+    MEET("boxes", 262144, boxes_make, NULL),
 };
 MICRO_TABLE(micro_layouts, NULL)

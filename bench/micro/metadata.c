@@ -29,10 +29,13 @@ static void metadata_drop(void *state) {
   free(g);
 }
 
-static metadata_bench *metadata_make(int64_t ranks, int64_t shards) {
+/* So many shards of each tensor: a rank each, or all of one rank, the same through the public calls alone. */
+static void *metadata_make(const micro_case *of, int64_t *items) {
   metadata_bench *g = calloc(1, sizeof *g);
-  g->ranks = ranks;
+  const int64_t shards = of->more[0] ? of->parameter : 1;
+  g->ranks = of->parameter / shards;
   g->shards = shards;
+  *items = TENSORS * of->parameter;
   g->local = calloc((size_t)shards, sizeof *g->local);
   g->locals = calloc(TENSORS, sizeof(reshard_metadata));
   g->globals = calloc(TENSORS, sizeof(reshard_metadata));
@@ -40,17 +43,6 @@ static metadata_bench *metadata_make(int64_t ranks, int64_t shards) {
     return g;
   metadata_drop(g);
   return NULL;
-}
-
-static void *ranks_make(int64_t ranks, int64_t *items) {
-  *items = TENSORS * ranks;
-  return metadata_make(ranks, 1);
-}
-
-/* One rank that has all shards of each tensor: the same through the public calls alone. */
-static void *one_rank_make(int64_t shards, int64_t *items) {
-  *items = TENSORS * shards;
-  return metadata_make(1, shards);
 }
 
 /* The side of a square grid of n shards. */
@@ -137,9 +129,9 @@ static int one_rank_run(void *state) {
 }
 
 /* Validating one tensor of `shards` shards. */
-static void *check_make(int64_t shards, int64_t *items) {
+static void *check_make(const micro_case *of, int64_t *items) {
   reshard_metadata m = NULL;
-  int64_t side = side_of(shards);
+  int64_t side = side_of(of->parameter);
   reshard_properties properties = {.dtype = RESHARD_BF16};
   reshard_shard *list = calloc((size_t)(side * side), sizeof *list);
   for (int64_t i = 0; i < side * side; i++)
@@ -153,9 +145,9 @@ static int check_run(void *state) { return reshard_metadata_check(state) != RESH
 static void check_drop(void *state) { reshard_metadata_release(state); }
 
 static const micro_case micro_metadata[] = {
-    {"metadata_1024_tensors_ranks_of_one_shard", 1024, 0, ranks_make, ranks_run, metadata_drop},
-    {"metadata_1024_tensors_one_rank_of_shards", 1024, 0, one_rank_make, one_rank_run, metadata_drop},
-    {"metadata_check_grid_of_shards", 1024, 0, check_make, check_run, check_drop},
-    {"metadata_check_grid_of_shards", 1000000, 0, check_make, check_run, check_drop},
+    {"metadata_1024_tensors_ranks_of_one_shard", 1024, 0, metadata_make, ranks_run, metadata_drop, {0}, NULL},
+    {"metadata_1024_tensors_one_rank_of_shards", 1024, 0, metadata_make, one_rank_run, metadata_drop, {1}, NULL},
+    {"metadata_check_grid_of_shards", 1024, 0, check_make, check_run, check_drop, {0}, NULL},
+    {"metadata_check_grid_of_shards", 1000000, 0, check_make, check_run, check_drop, {0}, NULL},
 };
 MICRO_TABLE(micro_metadata, NULL)

@@ -15,9 +15,11 @@ typedef struct micro_case {
   int64_t parameter;
   int64_t iterations; /* that are timed, by the clock after one that is not; 0: as many as take half a second */
   /* Returns the state, NULL when the case cannot be made; writes how many items a run handles, 0 where none count. */
-  void *(*make)(int64_t parameter, int64_t *items);
+  void *(*make)(const struct micro_case *of, int64_t *items);
   int (*run)(void *state); /* non-zero: it failed */
   void (*drop)(void *state);
+  int64_t more[2]; /* further parameters, which are not part of the row's name; and a text */
+  const char *text;
 } micro_case;
 
 /* The cases of a file. */

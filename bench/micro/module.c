@@ -63,15 +63,15 @@ static int create_module(sync_rank *m) {
   return 0;
 }
 
-static void *sync_make(reshard_path path, int streaming, int64_t *items) {
+static void *sync_make(const micro_case *of, int64_t *items) {
   sync_world *w = calloc(1, sizeof *w);
   reshard_comm comms[RANKS];
   if (w == NULL || reshard_comm_create_local(RANKS, NULL, comms)) {
     free(w);
     return NULL;
   }
-  w->options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 0, path};
-  w->streaming = streaming;
+  w->options = (reshard_sync_options){RESHARD_SYNC_OPTIONS_INIT, 0, (reshard_path)of->more[0]};
+  w->streaming = of->more[1] != 0;
   w->pool = rank_pool_create();
   int failed = 0;
   for (int r = 0; r < RANKS; r++) {
@@ -108,15 +108,6 @@ static int copy_run(void *state) {
   return 0;
 }
 
-#define MAKE(name, path, streaming) \
-  static void *name(int64_t parameter, int64_t *items) { \
-    (void)parameter; \
-    return sync_make(path, streaming, items); \
-  }
-MAKE(direct_make, RESHARD_PATH_AUTO, 0)
-MAKE(packed_make, RESHARD_PATH_PACKED, 0)
-MAKE(streaming_make, RESHARD_PATH_AUTO, 1)
-
 /* --- Trees ------------------------------------------------------------------------------------------------------- */
 
 typedef struct module_tree {
@@ -132,11 +123,11 @@ static void tree_drop(void *state) {
   free(t);
 }
 
-static void *tree_make(int64_t parameter, int64_t *items) {
+static void *tree_make(const micro_case *of, int64_t *items) {
   static const char *const names[4] = {"attention", "mlp", "norm", "dropout"};
   module_tree *t = calloc(1, sizeof *t);
   int failed = 0;
-  (void)parameter;
+  (void)of;
   t->modules = calloc(MODULES, sizeof(reshard_module));
   t->roots = calloc(MODULES, sizeof(reshard_module));
   for (int i = 0; i < MODULES && !failed; i++) {
@@ -169,12 +160,14 @@ static int walk_run(void *state) {
   return reshard_module_visit_modules(t->modules[0], count_module, &n) != RESHARD_SUCCESS || n != MODULES;
 }
 
+#define SYNC(name, iterations, run, path, streaming) \
+  { "module_" name "_256_MiB_4_ranks", 0, iterations, sync_make, run, sync_drop, {path, streaming}, NULL }
 static const micro_case micro_module[] = {
-    {"module_sync_1000_tensors_256_MiB_4_ranks", 0, 20, direct_make, sync_run, sync_drop},
-    {"module_copy_plain_256_MiB_4_ranks", 0, 20, direct_make, copy_run, sync_drop},
-    {"module_copy_streaming_256_MiB_4_ranks", 0, 20, streaming_make, copy_run, sync_drop},
-    {"module_sync_packed_1000_tensors_256_MiB_4_ranks", 0, 5, packed_make, sync_run, sync_drop},
-    {"module_roots_100000", 0, 0, tree_make, roots_run, tree_drop},
-    {"module_walk_100000", 0, 0, tree_make, walk_run, tree_drop},
+    SYNC("sync_1000_tensors", 20, sync_run, RESHARD_PATH_AUTO, 0),
+    SYNC("copy_plain", 20, copy_run, RESHARD_PATH_AUTO, 0),
+    SYNC("copy_streaming", 20, copy_run, RESHARD_PATH_AUTO, 1),
+    SYNC("sync_packed_1000_tensors", 5, sync_run, RESHARD_PATH_PACKED, 0),
+    {"module_roots_100000", 0, 0, tree_make, roots_run, tree_drop, {0}, NULL},
+    {"module_walk_100000", 0, 0, tree_make, walk_run, tree_drop, {0}, NULL},
 };
 MICRO_TABLE(micro_module, NULL)

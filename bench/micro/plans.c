@@ -4,7 +4,9 @@
 #include <reshard/file.h>
 #include <reshard/reshard.h>
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A plan to be made again and again: of one rank, or of each rank of the world in turn. */
 typedef struct plan_bench {
@@ -86,10 +88,10 @@ static reshard_layout make_grid(int64_t n, int64_t shift, int64_t w, int by_colu
 }
 
 /* Tiles against tiles that are shifted by half: each meets four. A dry world of 64 ranks, all of them planned. */
-static void *tiles_make(int64_t intersections, int64_t *items) {
+static void *tiles_make(const micro_case *of, int64_t *items) {
   plan_bench *p = plan_bench_make(1, 2);
   int64_t n = 1;
-  while (4 * n * n < intersections)
+  while (4 * n * n < of->parameter)
     n++;
   p->layouts[0] = make_grid(n, 0, 64, 0);
   p->layouts[1] = make_grid(n, 4, 64, 1);
@@ -102,9 +104,9 @@ static void *tiles_make(int64_t intersections, int64_t *items) {
 }
 
 /* n stripes of rows against n stripes of columns, a rank each. */
-static void *stripes_make(int64_t intersections, int64_t *items) {
+static void *stripes_make(const micro_case *of, int64_t *items) {
   int64_t n = 1;
-  while (n * n < intersections)
+  while (n * n < of->parameter)
     n++;
   plan_bench *p = plan_bench_make(1, 2);
   reshard_box *boxes = calloc((size_t)n, sizeof *boxes);
@@ -127,48 +129,26 @@ static void *stripes_make(int64_t intersections, int64_t *items) {
   return p;
 }
 
-static void *pair_make(const char *src, const char *dst, int64_t world, int64_t rank, int64_t *items) {
+/* One rank of a world of any size; the text is "SRC|DST". */
+static void *pair_make(const micro_case *of, int64_t *items) {
   static const int64_t shape[2] = {1 << 20, 1 << 14};
   plan_bench *p = plan_bench_make(1, 2);
-  if (reshard_layout_parse(src, 2, shape, world, &p->layouts[0]) != RESHARD_SUCCESS ||
-      reshard_layout_parse(dst, 2, shape, world, &p->layouts[1]) != RESHARD_SUCCESS)
+  const char *dst = strchr(of->text, '|') + 1;
+  char src[64];
+  snprintf(src, sizeof src, "%.*s", (int)(dst - 1 - of->text), of->text);
+  if (reshard_layout_parse(src, 2, shape, of->parameter, &p->layouts[0]) != RESHARD_SUCCESS ||
+      reshard_layout_parse(dst, 2, shape, of->parameter, &p->layouts[1]) != RESHARD_SUCCESS)
     return plan_bench_fail(p);
   set_entry(p, RESHARD_BF16);
-  p->first = rank;
-  p->last = rank + 1;
+  p->first = of->more[0];
+  p->last = p->first + 1;
   *items = 1;
   return p;
 }
 
-/* One rank with 16 peers, in worlds of any size. */
-static void *one_rank_make(int64_t world, int64_t *items) {
-  return world == 64 ? pair_make("mesh(4x16;S0,S1)", "chunk(0)", world, 7, items)
-                     : pair_make("mesh(1024x16;S0,S1)", "chunk(0)", world, 777, items);
-}
-
-static void *many_peers_make(int64_t world, int64_t *items) {
-  return pair_make("mesh(64x256;S0,S1)", "chunk(0)", world, 777, items);
-}
-
-static void *replicated_make(int64_t world, int64_t *items) {
-  return pair_make("mesh(64x256;R,S0)", "mesh(64x256;R,S1)", world, 777, items);
-}
-
-static void *replicated_narrow_make(int64_t world, int64_t *items) {
-  return pair_make("mesh(128x128;R,S0)", "chunk(1)", world, 777, items);
-}
-
-/* Kinds of layouts, in worlds of any size. */
-static void *chunks_make(int64_t world, int64_t *items) { return pair_make("chunk(0)", "chunk(1)", world, 7, items); }
-static void *flat_make(int64_t world, int64_t *items) { return pair_make("flat()", "chunk(1)", world, 7, items); }
-static void *cyclic_make(int64_t world, int64_t *items) {
-  return world == 64 ? pair_make("cyclic(8x8;4096x64)", "cyclic(8x8;6144x96)", world, 7, items)
-                     : pair_make("cyclic(64x64;4096x64)", "cyclic(64x64;6144x96)", world, 7, items);
-}
-
 /* All tensors of a model, rank 3; rule files are found from the root of the source tree. */
-static void *llama_make(int64_t unused, int64_t *items) {
-  (void)unused;
+static void *llama_make(const micro_case *of, int64_t *items) {
+  (void)of;
   reshard_model model = NULL;
   reshard_rules rules[2] = {NULL, NULL};
   plan_bench *p = NULL;
@@ -206,10 +186,10 @@ typedef struct validate_bench {
   reshard_box *boxes;
 } validate_bench;
 
-static void *validate_make(int64_t wanted, int64_t *items) {
+static void *validate_make(const micro_case *of, int64_t *items) {
   validate_bench *v = calloc(1, sizeof *v);
   int64_t side = 1;
-  while (side * side < wanted)
+  while (side * side < of->parameter)
     side++;
   v->n = side * side;
   v->shape[0] = v->shape[1] = side * 8;
@@ -255,11 +235,11 @@ static void idle_drop(void *state) {
   free(i);
 }
 
-static void *idle_make(int64_t path, int64_t *items) {
+static void *idle_make(const micro_case *of, int64_t *items) {
   idle_bench *i = calloc(1, sizeof *i);
   int64_t shape[1] = {0};
   reshard_layout layout = NULL;
-  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = (reshard_path)path};
+  reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = (reshard_path)of->parameter};
   reshard_status status = reshard_layout_create_single(1, shape, 1, 0, &layout);
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = layout, .dst = layout, .dtype = RESHARD_F32};
   void *none = NULL;
@@ -280,29 +260,33 @@ static void *idle_make(int64_t path, int64_t *items) {
 
 static int idle_run(void *state) { return reshard_execute(((idle_bench *)state)->transfer, NULL) != RESHARD_SUCCESS; }
 
+#define PLANS(name, parameter, iterations, make, run) \
+  { "plan_" name, parameter, iterations, make, run, plan_bench_drop, {0}, NULL }
+#define PAIR(name, world, rank, text) \
+  { "plan_one_rank_" name "of_world", world, 0, pair_make, plan_bench_run, plan_bench_drop, {rank}, text }
 static const micro_case micro_plans[] = {
-    {"plan_boxes_tiles_64_ranks", 1000000, 3, tiles_make, plan_bench_run, plan_bench_drop},
-    {"plan_boxes_tiles_64_ranks", 2000000, 3, tiles_make, plan_bench_run, plan_bench_drop},
-    {"plan_boxes_stripes_1000_ranks", 1000000, 3, stripes_make, plan_bench_run, plan_bench_drop},
-    {"plan_boxes_stripes_1414_ranks", 2000000, 3, stripes_make, plan_bench_run, plan_bench_drop},
-    {"plan_all_boxes_tiles_64_ranks", 1000000, 3, tiles_make, plan_all_run, plan_bench_drop},
-    {"plan_all_boxes_tiles_64_ranks", 2000000, 3, tiles_make, plan_all_run, plan_bench_drop},
-    {"plan_all_boxes_stripes_1000_ranks", 1000000, 3, stripes_make, plan_all_run, plan_bench_drop},
-    {"plan_all_boxes_stripes_1414_ranks", 2000000, 3, stripes_make, plan_all_run, plan_bench_drop},
-    {"plan_one_rank_16_peers_of_world", 64, 0, one_rank_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_16_peers_of_world", 16384, 0, one_rank_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_256_peers_of_world", 16384, 0, many_peers_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_replicated_of_world", 16384, 0, replicated_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_replicated_narrow_of_world", 16384, 0, replicated_narrow_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_chunks_of_world", 64, 0, chunks_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_chunks_of_world", 4096, 0, chunks_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_flat_of_world", 64, 0, flat_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_flat_of_world", 4096, 0, flat_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_cyclic_of_world", 64, 0, cyclic_make, plan_bench_run, plan_bench_drop},
-    {"plan_one_rank_cyclic_of_world", 4096, 0, cyclic_make, plan_bench_run, plan_bench_drop},
-    {"plan_llama_70b_one_rank", 0, 0, llama_make, plan_bench_run, plan_bench_drop},
-    {"validate_boxes", 1000000, 3, validate_make, validate_run, validate_drop},
-    {"execute_nothing_direct", RESHARD_PATH_DIRECT, 0, idle_make, idle_run, idle_drop},
-    {"execute_nothing_packed", RESHARD_PATH_PACKED, 0, idle_make, idle_run, idle_drop},
+    PLANS("boxes_tiles_64_ranks", 1000000, 3, tiles_make, plan_bench_run),
+    PLANS("boxes_tiles_64_ranks", 2000000, 3, tiles_make, plan_bench_run),
+    PLANS("boxes_stripes_1000_ranks", 1000000, 3, stripes_make, plan_bench_run),
+    PLANS("boxes_stripes_1414_ranks", 2000000, 3, stripes_make, plan_bench_run),
+    PLANS("all_boxes_tiles_64_ranks", 1000000, 3, tiles_make, plan_all_run),
+    PLANS("all_boxes_tiles_64_ranks", 2000000, 3, tiles_make, plan_all_run),
+    PLANS("all_boxes_stripes_1000_ranks", 1000000, 3, stripes_make, plan_all_run),
+    PLANS("all_boxes_stripes_1414_ranks", 2000000, 3, stripes_make, plan_all_run),
+    PAIR("16_peers_", 64, 7, "mesh(4x16;S0,S1)|chunk(0)"),
+    PAIR("16_peers_", 16384, 777, "mesh(1024x16;S0,S1)|chunk(0)"),
+    PAIR("256_peers_", 16384, 777, "mesh(64x256;S0,S1)|chunk(0)"),
+    PAIR("replicated_", 16384, 777, "mesh(64x256;R,S0)|mesh(64x256;R,S1)"),
+    PAIR("replicated_narrow_", 16384, 777, "mesh(128x128;R,S0)|chunk(1)"),
+    PAIR("chunks_", 64, 7, "chunk(0)|chunk(1)"),
+    PAIR("chunks_", 4096, 7, "chunk(0)|chunk(1)"),
+    PAIR("flat_", 64, 7, "flat()|chunk(1)"),
+    PAIR("flat_", 4096, 7, "flat()|chunk(1)"),
+    PAIR("cyclic_", 64, 7, "cyclic(8x8;4096x64)|cyclic(8x8;6144x96)"),
+    PAIR("cyclic_", 4096, 7, "cyclic(64x64;4096x64)|cyclic(64x64;6144x96)"),
+    PLANS("llama_70b_one_rank", 0, 0, llama_make, plan_bench_run),
+    {"validate_boxes", 1000000, 3, validate_make, validate_run, validate_drop, {0}, NULL},
+    {"execute_nothing_direct", RESHARD_PATH_DIRECT, 0, idle_make, idle_run, idle_drop, {0}, NULL},
+    {"execute_nothing_packed", RESHARD_PATH_PACKED, 0, idle_make, idle_run, idle_drop, {0}, NULL},
 };
 MICRO_TABLE(micro_plans, NULL)

@@ -186,8 +186,12 @@ static void sharded_drop(void *state) {
   free(w);
 }
 
-/* Rows to columns and back. The memory of a world that cannot be made is lost: the process ends. */
-static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way way, int64_t *items) {
+/* Rows to columns and back: a small tensor of so many ranks, or a large one (parameter 0). The memory of a world that
+ * cannot be made is lost: the process ends. */
+static void *sharded_make(const micro_case *of, int64_t *items) {
+  const sharded_way way = (sharded_way)of->more[0];
+  const int64_t n = of->parameter > 0 ? of->parameter : RANKS, side = of->parameter > 0 ? 4 : SIDE;
+  const int64_t rounds = of->parameter > 0 ? 64 : 1;
   sharded_world *w = calloc(1, sizeof *w);
   reshard_comm comms[RANKS];
   const int64_t shape[2] = {side, side};
@@ -208,44 +212,26 @@ static void *sharded_make(int64_t n, int64_t side, int64_t rounds, sharded_way w
   return NULL;
 }
 
-static void *make_reshard(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, RESHARD, items); }
-static void *make_execute(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, EXECUTE, items); }
-static void *make_redistribute(int64_t n, int64_t *items) { return sharded_make(n, 4, 64, REDISTRIBUTE, items); }
-
-#define LARGE(name, way) \
-  static void *name(int64_t parameter, int64_t *items) { \
-    (void)parameter; \
-    return sharded_make(RANKS, SIDE, 1, way, items); \
-  }
-LARGE(large_execute, EXECUTE)
-LARGE(large_reshard, RESHARD)
-LARGE(large_redistribute, REDISTRIBUTE)
-LARGE(large_straight, STRAIGHT)
-LARGE(large_reshard_new, RESHARD_NEW)
-LARGE(large_redistribute_new, REDISTRIBUTE_NEW)
-LARGE(large_straight_new, STRAIGHT_NEW)
-
 /* Bytes of the tensor, once for each time that it moves. */
 static int64_t sharded_bytes(const void *state) {
   const sharded_world *w = state;
   return 2 * w->rounds * w->bytes;
 }
 
-#define SMALL(name, ranks, make) \
-  { name, ranks, 0, make, sharded_run, sharded_drop }
-#define PAIR(name, make, straight) \
-  {name, 0, 0, make, sharded_run, sharded_drop}, { name "_memcpy", 0, 0, straight, sharded_run, sharded_drop }
+#define CASE(name, ranks, way) \
+  { name, ranks, 0, sharded_make, sharded_run, sharded_drop, {way}, NULL }
+#define PAIR(name, way, straight) CASE(name, 0, way), CASE(name "_memcpy", 0, straight)
 static const micro_case micro_sharded[] = {
-    SMALL("sharded_execute", 1, make_execute),
-    SMALL("sharded_reshard", 1, make_reshard),
-    SMALL("dtensor_redistribute", 1, make_redistribute),
-    SMALL("sharded_execute", 4, make_execute),
-    SMALL("sharded_reshard", 4, make_reshard),
-    SMALL("dtensor_redistribute", 4, make_redistribute),
-    PAIR("execute_there_and_back_4_ranks", large_execute, large_straight),
-    PAIR("sharded_reshard_there_and_back_4_ranks", large_reshard, large_straight),
-    PAIR("sharded_reshard_there_and_back_4_ranks_new_memory", large_reshard_new, large_straight_new),
-    PAIR("dtensor_redistribute_there_and_back_4_ranks", large_redistribute, large_straight),
-    PAIR("dtensor_redistribute_there_and_back_4_ranks_new_memory", large_redistribute_new, large_straight_new),
+    CASE("sharded_execute", 1, EXECUTE),
+    CASE("sharded_reshard", 1, RESHARD),
+    CASE("dtensor_redistribute", 1, REDISTRIBUTE),
+    CASE("sharded_execute", 4, EXECUTE),
+    CASE("sharded_reshard", 4, RESHARD),
+    CASE("dtensor_redistribute", 4, REDISTRIBUTE),
+    PAIR("execute_there_and_back_4_ranks", EXECUTE, STRAIGHT),
+    PAIR("sharded_reshard_there_and_back_4_ranks", RESHARD, STRAIGHT),
+    PAIR("sharded_reshard_there_and_back_4_ranks_new_memory", RESHARD_NEW, STRAIGHT_NEW),
+    PAIR("dtensor_redistribute_there_and_back_4_ranks", REDISTRIBUTE, STRAIGHT),
+    PAIR("dtensor_redistribute_there_and_back_4_ranks_new_memory", REDISTRIBUTE_NEW, STRAIGHT_NEW),
 };
 MICRO_TABLE(micro_sharded, sharded_bytes)

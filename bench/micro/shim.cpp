@@ -34,7 +34,7 @@ void limit_case() {
 void run_case(benchmark::State &state, const micro_case *c, const micro_table *table) {
   int64_t items = 0;
   limit_case();
-  void *made = c->make(c->parameter, &items);
+  void *made = c->make(c, &items);
   if (made == nullptr) {
     fail(state, "the case could not be made");
     return;

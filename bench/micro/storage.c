@@ -22,13 +22,13 @@ static void storage_drop(void *state) {
   free(p);
 }
 
-static void *storage_make(int64_t bytes, int64_t *items) {
+static void *storage_make(const micro_case *of, int64_t *items) {
   storage_bench *p = calloc(1, sizeof *p);
   const reshard_device_options options = {.size = RESHARD_DEVICE_OPTIONS_INIT, .threads = 1};
-  p->bytes = bytes;
+  p->bytes = of->parameter;
   *items = 1;
   if (reshard_device_create("cpu", &options, &p->device) == RESHARD_SUCCESS &&
-      reshard_tensor_create_on(p->device, RESHARD_U8, 1, &bytes, NULL, &p->tensor) == RESHARD_SUCCESS)
+      reshard_tensor_create_on(p->device, RESHARD_U8, 1, &p->bytes, NULL, &p->tensor) == RESHARD_SUCCESS)
     return p;
   storage_drop(p);
   return NULL;
@@ -59,10 +59,10 @@ static int storage_run_tensor(void *state) {
 }
 
 static const micro_case micro_storage[] = {
-    {"storage_pool_pair", 4096, 0, storage_make, storage_run_blocks, storage_drop},
-    {"storage_pool_pair", 64 << 20, 0, storage_make, storage_run_blocks, storage_drop},
-    {"storage_alloc_and_free", 4096, 0, storage_make, storage_run_pair, storage_drop},
-    {"storage_alloc_and_free", 64 << 20, 0, storage_make, storage_run_pair, storage_drop},
-    {"tensor_create_on_and_release", 4096, 0, storage_make, storage_run_tensor, storage_drop},
+    {"storage_pool_pair", 4096, 0, storage_make, storage_run_blocks, storage_drop, {0}, NULL},
+    {"storage_pool_pair", 64 << 20, 0, storage_make, storage_run_blocks, storage_drop, {0}, NULL},
+    {"storage_alloc_and_free", 4096, 0, storage_make, storage_run_pair, storage_drop, {0}, NULL},
+    {"storage_alloc_and_free", 64 << 20, 0, storage_make, storage_run_pair, storage_drop, {0}, NULL},
+    {"tensor_create_on_and_release", 4096, 0, storage_make, storage_run_tensor, storage_drop, {0}, NULL},
 };
 MICRO_TABLE(micro_storage, NULL)

@@ -64,38 +64,22 @@ static int add_layers(reshard_tree root) {
   return 0;
 }
 
-static tree_bench *tree_bench_create(int flat) {
+static void *tree_make(const micro_case *of, int64_t *items) {
   static const int64_t shape[1] = {1};
   tree_bench *g = calloc(1, sizeof *g);
+  *items = LEAVES;
   if (g == NULL)
     return NULL;
+  g->same = of->more[1] != 0;
   g->leaves = malloc(LEAVES * sizeof(reshard_tree));
-  if (g->leaves == NULL || reshard_tree_dict(&g->tree) || (flat ? add_tensors(g->tree, LEAVES) : add_layers(g->tree)) ||
+  if (g->leaves == NULL || reshard_tree_dict(&g->tree) ||
+      (of->more[0] ? add_tensors(g->tree, LEAVES) : add_layers(g->tree)) ||
       reshard_tensor_create(RESHARD_F32, 1, shape, &g->other) || reshard_tree_tensor(g->other, &g->leaf)) {
     tree_drop(g);
     return NULL;
   }
   for (int i = 0; i < LEAVES; i++)
     g->leaves[i] = g->leaf;
-  return g;
-}
-
-static void *tree_make(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  *items = LEAVES;
-  return tree_bench_create(0);
-}
-
-static void *tree_make_flat(int64_t parameter, int64_t *items) {
-  (void)parameter;
-  *items = LEAVES;
-  return tree_bench_create(1);
-}
-
-static void *tree_make_same(int64_t parameter, int64_t *items) {
-  tree_bench *g = tree_make(parameter, items);
-  if (g != NULL)
-    g->same = 1;
   return g;
 }
 
@@ -131,11 +115,13 @@ static int tree_run_rebuild(void *state) {
   return failed;
 }
 
+#define CASE(name, run, flat, same) \
+  { "tree_" name, 0, 0, tree_make, run, tree_drop, {flat, same}, NULL }
 static const micro_case micro_trees[] = {
-    {"tree_map", 0, 0, tree_make, tree_run_map, tree_drop},
-    {"tree_map_flat", 0, 0, tree_make_flat, tree_run_map, tree_drop},
-    {"tree_map_same", 0, 0, tree_make_same, tree_run_map, tree_drop},
-    {"tree_flatten_rebuild", 0, 0, tree_make, tree_run_rebuild, tree_drop},
-    {"tree_flatten_rebuild_flat", 0, 0, tree_make_flat, tree_run_rebuild, tree_drop},
+    CASE("map", tree_run_map, 0, 0),
+    CASE("map_flat", tree_run_map, 1, 0),
+    CASE("map_same", tree_run_map, 0, 1),
+    CASE("flatten_rebuild", tree_run_rebuild, 0, 0),
+    CASE("flatten_rebuild_flat", tree_run_rebuild, 1, 0),
 };
 MICRO_TABLE(micro_trees, NULL)
