@@ -27,20 +27,11 @@ static atomic_int caught; /* a signal's number; 0: none */
 
 static void catch_signal(int number) { caught = number; }
 
-static void set_handlers(void (*handler)(int number)) {
-  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  for (int i = 0; i < 3; i++) {
-    struct sigaction before, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup's stays ignored */
-      (void)sigaction(numbers[i], &action, NULL);
-  }
-}
-
 static void die_of(const bench_watch *w, int number) {
   char why[48];
   snprintf(why, sizeof why, "by signal %d", number);
   bench_report_close(w->report, why);
-  set_handlers(SIG_DFL);
+  cli_on_signals(SIG_DFL, SA_RESTART);
   kill(getpid(), number); /* this thread takes none */
 }
 
@@ -73,7 +64,7 @@ void bench_watch_begin(bench_report *r, const cli_options *o) {
   w->runs = pthread_create(&w->thread, NULL, watch_run, w) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (w->runs)
-    set_handlers(catch_signal);
+    cli_on_signals(catch_signal, SA_RESTART);
   else if (w->timeout > 0)
     cli_exit(EXIT_FAILED, "-T %lld: %s", (long long)o->timeout, strerror(EAGAIN));
 }
@@ -95,6 +86,6 @@ void bench_watch_end(void) {
   pthread_cond_signal(&w->ended);
   pthread_mutex_unlock(&w->lock);
   pthread_join(w->thread, NULL);
-  set_handlers(SIG_DFL);
+  cli_on_signals(SIG_DFL, SA_RESTART);
   w->runs = false;
 }

@@ -8,49 +8,47 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-static void read_processor(char *out, size_t size) {
-  FILE *file = fopen("/proc/cpuinfo", "r");
-  char line[512];
-  snprintf(out, size, "unknown");
-  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-    char *colon = strchr(line, ':');
-    if (colon == NULL || (strncmp(line, "model name", 10) != 0 && strncmp(line, "CPU part", 8) != 0))
-      continue;
-    colon += 1 + strspn(colon + 1, " \t");
-    colon[strcspn(colon, "\n")] = '\0';
-    snprintf(out, size, "%s", colon);
-    break;
-  }
+/* Reads the first line of a file that begins with the key. */
+static bool read_line(const char *path, const char *key, char line[256]) {
+  FILE *file = fopen(path, "r");
+  bool found = false;
+  while (file != NULL && !found && fgets(line, 256, file) != NULL)
+    found = strncmp(line, key, strlen(key)) == 0;
   if (file != NULL)
     fclose(file);
+  return found;
 }
 
-static int64_t read_first_number(const char *path, char *unit) {
-  FILE *file = fopen(path, "r");
-  long long value = 0;
-  *unit = '\0';
-  if (file != NULL) {
-    if (fscanf(file, "%lld%c", &value, unit) < 1)
-      value = 0;
-    fclose(file);
-  }
-  return value;
+/* Reads the number behind a key in a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is
+ * none. */
+static int64_t read_number(const char *path, const char *key) {
+  char line[256];
+  long long value;
+  return read_line(path, key, line) && sscanf(line + strlen(key), "%lld", &value) == 1 ? value : -1;
+}
+
+static void read_processor(char *out, size_t size) {
+  char line[256];
+  snprintf(out, size, "unknown");
+  if (!read_line("/proc/cpuinfo", "model name", line) && !read_line("/proc/cpuinfo", "CPU part", line))
+    return;
+  const char *at = line + strcspn(line, ":");
+  at += strspn(at, ": \t");
+  snprintf(out, size, "%.*s", (int)strcspn(at, "\n"), at);
 }
 
 static void read_caches(int64_t *cache) {
   for (int i = 0; i < 16; i++) {
-    char path[96], unit, type[32] = "";
+    char path[96], type[256], text[256], unit = '\0';
+    long long size = 0;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", i);
-    int64_t level = read_first_number(path, &unit);
+    int64_t level = read_number(path, "");
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/type", i);
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
+    if (!read_line(path, "", type))
       break;
-    if (fgets(type, sizeof type, file) == NULL)
-      type[0] = '\0';
-    fclose(file);
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-    int64_t size = read_first_number(path, &unit);
+    if (read_line(path, "", text))
+      (void)sscanf(text, "%lld%c", &size, &unit);
     if (level >= 1 && level <= 3 && strncmp(type, "Instruction", 11) != 0)
       cache[level] = unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
   }
@@ -74,20 +72,6 @@ void machine_read(machine *m) {
   for (int i = 0; isa == RESHARD_ISA_AUTO && i < 5; i++)
     isa = reshard_isa_available(best_first[i]) ? best_first[i] : isa;
   m->isa = reshard_isa_string(isa);
-}
-
-/* Reads the number behind a key in a file of lines "KEY NUMBER ..."; key "": the file's first number. -1: there is
- * none. */
-static int64_t read_number(const char *path, const char *key) {
-  FILE *file = fopen(path, "r");
-  char line[256];
-  long long value = -1;
-  while (file != NULL && value < 0 && fgets(line, sizeof line, file) != NULL)
-    if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%lld", &value) != 1)
-      value = -1;
-  if (file != NULL)
-    fclose(file);
-  return value;
 }
 
 int64_t machine_available(void) {

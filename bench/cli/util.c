@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,11 @@ void cli_fail(reshard_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   exit_with(exit_status_of(status), format, arguments);
+}
+
+void cli_try_option(const char *option, reshard_status status) {
+  if (status != RESHARD_SUCCESS)
+    cli_fail(status, "%s: %s", option, reshard_last_error());
 }
 
 void *cli_alloc(int64_t n, size_t element) {
@@ -292,6 +298,15 @@ void cli_show_stage(cli_stage *shown, const char *stage, int64_t done, int64_t a
                  (double)(all - done) / rate);
   else
     cli_progress("%s", stage);
+}
+
+void cli_on_signals(void (*handler)(int number), int flags) {
+  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+  for (int i = 0; i < 3; i++) {
+    struct sigaction before, action = {.sa_handler = handler, .sa_flags = flags};
+    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+      (void)sigaction(numbers[i], &action, NULL);
+  }
 }
 
 void cli_raise_file_limit(void) {

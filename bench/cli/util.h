@@ -38,6 +38,9 @@ void cli_done(const char *format, ...) __attribute__((format(printf, 1, 2)));
       cli_fail(cli_try_status_, "%s%s", (what), reshard_last_error()); \
   } while (0)
 
+/* The same with the name of an option before it. */
+void cli_try_option(const char *option, reshard_status status);
+
 /* Zeroed memory for n elements, never NULL: the program ends with status 1 when there is none. */
 void *cli_alloc(int64_t n, size_t element);
 void *cli_realloc(void *memory, int64_t n, size_t element);
@@ -78,6 +81,8 @@ typedef struct cli_stage {
 } cli_stage;
 void cli_show_stage(cli_stage *shown, const char *stage, int64_t done, int64_t all);
 
+/* Calls the handler on SIGINT, SIGTERM and SIGHUP, but for those that are ignored, as by nohup. */
+void cli_on_signals(void (*handler)(int number), int flags);
 /* Allows as many open files as the system does: a directory of shards can have thousands. */
 void cli_raise_file_limit(void);
 

@@ -39,11 +39,6 @@ static void read_shape(const char *text, int *ndim, int64_t *shape) {
   }
 }
 
-static void check_input(const char *option, reshard_status status) {
-  if (status != RESHARD_SUCCESS)
-    cli_fail(status, "%s: %s", option, reshard_last_error());
-}
-
 static struct workload_side *read_side(const char *option, const char *text, workload_mesh *mesh, bool alone) {
   struct workload_side *side = cli_alloc(1, sizeof *side);
   if (text == NULL)
@@ -109,7 +104,7 @@ reshard_dtype workload_dtype(const char *option, const char *text, reshard_block
   for (size_t i = 0; i < sizeof nccl_dtypes / sizeof *nccl_dtypes; i++)
     if (strcmp(text, nccl_dtypes[i].name) == 0)
       return nccl_dtypes[i].dtype;
-  check_input(option, reshard_dtype_parse_blocks(text, &dtype, &read));
+  cli_try_option(option, reshard_dtype_parse_blocks(text, &dtype, &read));
   if (blocks == NULL && read.rows > 0)
     cli_exit(EXIT_LACKING, "%s %s: there are no scales here", option, text);
   if (blocks != NULL)
@@ -192,7 +187,7 @@ static void read_model(const cli_options *o, workload *w) {
     cli_exit(EXIT_USAGE, "--shape and --model are both given");
   if (o->dtype != NULL)
     cli_exit(EXIT_USAGE, "--dtype belongs to --shape; a model's tensors have their own");
-  check_input("--model", reshard_model_open(o->model, &w->model));
+  cli_try_option("--model", reshard_model_open(o->model, &w->model));
   w->n = reshard_model_count(w->model);
   w->tensor = cli_alloc(w->n, sizeof *w->tensor);
   for (int64_t i = 0; i < w->n; i++) {

@@ -10,11 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static void check_input(const char *option, reshard_status status) {
-  if (status != RESHARD_SUCCESS)
-    cli_fail(status, "%s: %s", option, reshard_last_error());
-}
-
 void workload_read_mesh(const char *text, workload_mesh *out) {
   *out = (workload_mesh){0};
   for (const char *at = text; at != NULL;) {
@@ -47,12 +42,12 @@ void workload_check_mesh(const workload_mesh *mesh) {
 static void set_size(const char *option, struct workload_mesh_dim *dim, workload_layouts *l) {
   int64_t changed = 0;
   if (l->rules != NULL) {
-    check_input(option, reshard_rules_set_size(l->rules, dim->name, dim->size, &changed));
+    cli_try_option(option, reshard_rules_set_size(l->rules, dim->name, dim->size, &changed));
     dim->used += changed;
     return;
   }
   char *made;
-  check_input(option, rs_layout_text_size(l->text, dim->name, dim->size, &made));
+  cli_try_option(option, rs_layout_text_size(l->text, dim->name, dim->size, &made));
   if (made == NULL)
     return;
   free(l->text);
@@ -72,18 +67,18 @@ void workload_read_layouts(const char *option, const char *text, workload_mesh *
   *out = (workload_layouts){0};
   if (text[0] == '@') {
     char *path = shipped_find(&shipped_rules, option, text + 1);
-    check_input(option, reshard_rules_load(path, &out->rules));
+    cli_try_option(option, reshard_rules_load(path, &out->rules));
     out->shipped = shipped_is(&shipped_rules, path);
     free(path);
   } else {
     refuse_rules_without_mark(option, text);
-    check_input(option, rs_layout_text_piped(text, &out->text));
+    cli_try_option(option, rs_layout_text_piped(text, &out->text));
     out->text = out->text != NULL ? out->text : cli_strdup(text);
   }
   for (int i = 0; i < mesh->n; i++)
     set_size(option, &mesh->dim[i], out);
-  check_input(option, out->rules != NULL ? reshard_rules_world(out->rules, &out->world)
-                                         : reshard_layout_parse_world(out->text, &out->world));
+  cli_try_option(option, out->rules != NULL ? reshard_rules_world(out->rules, &out->world)
+                                            : reshard_layout_parse_world(out->text, &out->world));
 }
 
 void workload_free_layouts(workload_layouts *l) {

@@ -16,8 +16,6 @@
 #include <sys/stat.h>
 
 static volatile sig_atomic_t caught; /* the signal that came; 0: none */
-static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
-#define ENDING (sizeof ending / sizeof *ending)
 
 static void catch_signal(int number) {
   if (caught != 0) {
@@ -27,20 +25,9 @@ static void catch_signal(int number) {
   caught = number;
 }
 
-static void catch_signals(void) {
-  struct sigaction action = {.sa_handler = catch_signal, .sa_flags = SA_RESTART}, old;
-  for (size_t i = 0; i < ENDING; i++) /* what is ignored, as by nohup, stays ignored */
-    if (sigaction(ending[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-      sigaction(ending[i], &action, NULL);
-  signal(SIGXFSZ, SIG_IGN); /* a write past the file size limit fails with EFBIG instead */
-}
-
 /* Restores the default actions, so that a signal ends the program at once; raises one that came before. */
 static void release_signals(void) {
-  struct sigaction old;
-  for (size_t i = 0; i < ENDING; i++)
-    if (sigaction(ending[i], NULL, &old) == 0 && old.sa_handler == catch_signal)
-      signal(ending[i], SIG_DFL);
+  cli_on_signals(SIG_DFL, 0);
   if (caught != 0) {
     fflush(stdout);
     raise(caught);
@@ -285,7 +272,8 @@ int command_convert(int argc, char **argv) {
   options.user = &run;
   options.note = show_note;
   cli_raise_file_limit();
-  catch_signals();
+  cli_on_signals(catch_signal, SA_RESTART);
+  signal(SIGXFSZ, SIG_IGN); /* a write past the file size limit fails with EFBIG instead */
   reshard_status status = reshard_convert(o.in, o.out, &options, &report);
   cli_progress_clear();
   reshard_map_free(options.map);

@@ -48,14 +48,9 @@ static void pass_signal(int number) {
 
 /* Passes on what ends this process: the children may have something to write. */
 static void pass_signals(int64_t n, pid_t *pids) {
-  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
   started.n = n;
   started.pid = pids;
-  for (int i = 0; i < 3; i++) {
-    struct sigaction before, action = {.sa_handler = pass_signal}; /* a wait ends by it, and begins again */
-    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-      (void)sigaction(numbers[i], &action, NULL);
-  }
+  cli_on_signals(pass_signal, 0); /* a wait ends by it, and begins again */
 }
 
 /* The state of the children, as the parent knows it. */

@@ -12,31 +12,8 @@ typedef struct case_queue {
 } case_queue;
 
 static void sum_totals(case_totals *to, const case_totals *from) {
-  to->cases += from->cases;
-  to->casts += from->casts;
-  for (int i = 0; i < 2; i++)
-    to->parts[i] += from->parts[i];
-  for (int a = 0; a < CASE_NUMBERS; a++)
-    for (int b = 0; b < CASE_NUMBERS; b++)
-      to->converted[a][b] += from->converted[a][b];
-  for (int i = 0; i < CASE_BLOCKS; i++)
-    to->blocks[i] += from->blocks[i];
-  to->entries += from->entries;
-  to->executes += from->executes;
-  to->reversed += from->reversed;
-  to->bytes += from->bytes;
-  to->wire_bytes += from->wire_bytes;
-  to->limited += from->limited;
-  to->staged += from->staged;
-  to->rounds += from->rounds;
-  to->domains += from->domains;
-  to->between += from->between;
-  to->within += from->within;
-  for (int i = 0; i < 2; i++)
-    to->passed[i] += from->passed[i];
-  for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++)
-    for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
-      to->pairs[a][b] += from->pairs[a][b];
+  for (size_t i = 0; i < sizeof *to / sizeof(int64_t); i++)
+    ((int64_t *)to)[i] += ((const int64_t *)from)[i];
 }
 
 static void report_failure(const case_options *options, const char *name, uint64_t seed, const char *why) {

@@ -23,6 +23,7 @@ enum {
   BLOCKS_ROUNDS,
   CASE_BLOCKS
 };
+/* Sums over cases, numbers of 64 bits all of them. */
 typedef struct case_totals {
   int64_t cases, entries, executes, bytes, wire_bytes, reversed;
   int64_t casts;                                 /* cases that convert */
