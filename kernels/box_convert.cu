@@ -1,14 +1,17 @@
 /* Box copies that convert numbers: casts, and f8_e4m3 with a scale for each block of numbers.
  *
  * A tile is a number of equal boxes of rows and columns. As many lanes as it takes share a box, and hold all of its
- * numbers in registers, as f32: so a block that gets a scale is read once. Its largest magnitude comes by shuffles,
- * between warps by shared memory. Small boxes are held several at a time, so that a thread has as many loads under way
- * as for a large one.
+ * numbers in registers, as f32. The largest magnitude of one that gets a scale comes by shuffles, between warps by
+ * shared memory. Half of a box that registers cannot hold waits in shared memory: so a block that gets a scale is read
+ * once. Small boxes are held several at a time, so that a thread has as many loads under way as for a large one.
  *
  * There is a load for each dtype and a store for each, and no code for a pair. Numbers of up to 4 bytes go in units of
  * 4 where these are whole and the wider side is aligned to them. Values that stand behind scales in messages begin
- * anywhere: a side that is not aligned goes by bytes. All others go one by one. A box that is more than lanes hold then
- * takes several turns, and is read twice where it gets a scale. */
+ * anywhere: a side that is not aligned goes by bytes. All others go one by one, four a unit, which are as many apart as
+ * lanes share the box.
+ *
+ * Transposed boxes are loaded along lines of the source, change hands in shared memory, and are stored along lines of
+ * the destination. */
 #include "kernels/box_device.cuh"
 #include "kernels/numbers.cuh"
 
@@ -19,6 +22,7 @@ using namespace rs_box;
 namespace {
 
 constexpr uint32_t UNITS = RS_BOX_CONVERT_UNITS;
+constexpr uint32_t NUMBERS = 4 * UNITS; /* that a thread holds */
 
 /* A tile in shared memory: its shape, the entries of that (rs_box_shape.more), and its own. */
 struct convert_loops {
@@ -34,17 +38,12 @@ struct convert_tile {
   uint32_t lanes, turns; /* log2 of lanes of a box, and of the units of it that each of them has */
 };
 
-/* Addresses of a box's first number on both sides. */
-struct box_place {
-  const char *src;
-  char *dst;
-};
-
-__device__ __forceinline__ box_place find_box(const convert_tile &t, uint32_t box) {
+/* The address of a box's first number on a side. */
+template <bool Source> __device__ __forceinline__ char *find_box(const convert_tile &t, uint32_t box) {
   const rs_box_shape &s = t.loops->shape;
   const uint32_t outer = rs_box_divide(box, s.inner.magic), inner = box - outer * s.inner.n;
-  return {t.loops->src + inner * s.inner.src + outer * s.outer_src,
-          t.loops->dst + inner * s.inner.dst + outer * s.outer_dst};
+  return Source ? const_cast<char *>(t.loops->src) + inner * s.inner.src + outer * s.outer_src
+                : t.loops->dst + inner * s.inner.dst + outer * s.outer_dst;
 }
 __device__ __forceinline__ char *find_scale(const convert_tile &t, uint32_t box) {
   const rs_box_axis &inner_loop = t.loops->shape.inner;
@@ -54,41 +53,21 @@ __device__ __forceinline__ char *find_scale(const convert_tile &t, uint32_t box)
 
 /* --- Numbers in memory --- */
 
-/* Bytes of a number that is not aligned come one after the other: all at once would take more registers than there are.
- */
-
-template <int Bytes> __device__ __forceinline__ uint64_t load_code(const char *at, bool aligned) {
-  if constexpr (Bytes == 8) {
-    if (aligned) {
-      const uint2 v = load<false, uint2>(at);
-      return static_cast<uint64_t>(v.y) << 32 | v.x;
-    }
-  } else if (Bytes == 1 || aligned) {
-    return load<false, typename rs_unit<Bytes>::type>(at);
-  }
-  uint64_t code = 0;
-  at = global(at);
-#pragma unroll 1
-  for (int i = 0; i < Bytes; i++)
-    code |= static_cast<uint64_t>(load<false, uint8_t>(at + i)) << 8 * i;
-  return code;
+/* A code of 1, 2 or 4 bytes, at an address that is aligned to them. */
+__device__ __forceinline__ uint32_t load_code(const char *at, uint32_t bytes) {
+  return bytes == 1 ? load<false, uint8_t>(at) : bytes == 2 ? load<false, uint16_t>(at) : load<false, uint32_t>(at);
 }
-template <int Bytes> __device__ __forceinline__ void store_code(char *at, uint64_t code, bool aligned) {
-  if (Bytes == 1 || aligned) {
-    if constexpr (Bytes == 8)
-      store<false>(at, make_uint2(static_cast<uint32_t>(code), static_cast<uint32_t>(code >> 32)));
-    else
-      store<false>(at, static_cast<typename rs_unit<Bytes>::type>(code));
-    return;
-  }
-  at = global(at);
-#pragma unroll 1
-  for (int i = 0; i < Bytes; i++)
-    store<false>(at + i, static_cast<uint8_t>(code >> 8 * i));
+__device__ __forceinline__ void store_code(char *at, uint32_t code, uint32_t bytes) {
+  if (bytes == 1)
+    store<false>(at, static_cast<uint8_t>(code));
+  else if (bytes == 2)
+    store<false>(at, static_cast<uint16_t>(code));
+  else
+    store<false>(at, code);
 }
 
 /* Four numbers at an address that is aligned to as many. */
-template <int Bytes> __device__ __forceinline__ void load_four(uint64_t (&code)[4], const char *at) {
+template <int Bytes> __device__ __forceinline__ void load_four(uint32_t *code, const char *at) {
   if constexpr (Bytes == 4) {
     const uint4 v = load<false, uint4>(at);
     code[0] = v.x, code[1] = v.y, code[2] = v.z, code[3] = v.w;
@@ -102,17 +81,17 @@ template <int Bytes> __device__ __forceinline__ void load_four(uint64_t (&code)[
       code[i] = v >> 8 * i & 0xff;
   }
 }
-template <int Bytes> __device__ __forceinline__ void store_four(char *at, const uint64_t (&code)[4]) {
-  uint32_t low[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++)
-    low[i] = static_cast<uint32_t>(code[i]);
+template <int Bytes> __device__ __forceinline__ void store_four(char *at, const uint32_t *code) {
   if constexpr (Bytes == 4)
-    store<false>(at, make_uint4(low[0], low[1], low[2], low[3]));
+    store<false>(at, make_uint4(code[0], code[1], code[2], code[3]));
   else if constexpr (Bytes == 2)
-    store<false>(at, make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16));
+    store<false>(at, make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16));
   else
-    store<false>(at, low[0] | low[1] << 8 | low[2] << 16 | low[3] << 24);
+    store<false>(at, code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24);
+}
+
+__device__ __forceinline__ uint32_t bytes_of(int dtype) {
+  return dtype == RESHARD_F32 ? 4 : dtype == RESHARD_F16 || dtype == RESHARD_BF16 ? 2 : 1;
 }
 
 /* --- Boxes --- */
@@ -125,92 +104,191 @@ __device__ __forceinline__ uint32_t anew(uint32_t number) {
   return number;
 }
 
-/* Calls each(k, src, dst) for the units that a thread has of boxes from `first` on, in their turns from `begin` on. */
-template <int V, typename Each>
+/* Keeps accesses that come before it before those behind it: addresses of all at once would take too many registers. */
+__device__ __forceinline__ void finish() {
+#ifdef __CUDA_ARCH__
+  asm volatile("" ::: "memory");
+#endif
+}
+
+/* Calls each(i, at, line, place) for the units that a thread has of boxes from `first` on, in their turns from `begin`
+ * on, or for their numbers: i is the first one's of those that the thread holds, `at` its address on a side, `line` and
+ * `place` are where it is there. */
+template <bool Source, bool Whole, typename Each>
 __device__ __forceinline__ void each_unit(const convert_tile &t, uint32_t first, uint32_t begin, Each each) {
+  constexpr uint32_t PARTS = Whole ? 1 : 4;
+  const convert_loops &l = *t.loops;
   const uint32_t lane = threadIdx.x & ((1u << t.lanes) - 1), last_turn = (1u << t.turns) - 1;
-  box_place place = {};
+  const uint32_t items = Source ? l.scales.n : l.shape.items, magic = Source ? l.scales.magic : l.shape.magic;
+  char *at = nullptr;
   uint32_t box = anew(first) + (threadIdx.x >> t.lanes);
   begin = anew(begin);
 #pragma unroll
   for (uint32_t k = 0; k < UNITS; k++) {
-    const uint32_t turn = (begin + k) & last_turn, unit = (turn << t.lanes) + lane;
+    const uint32_t turn = (begin + k) & last_turn;
     if (k == 0 || turn == 0) {
       box += k == 0 ? 0 : blockDim.x >> t.lanes;
-      place = find_box(t, box);
+      at = find_box<Source>(t, box);
     }
-    if (box < t.boxes && unit < t.loops->rows.n) {
-      const uint32_t row = rs_box_divide(unit, t.loops->shape.magic);
-      const uint32_t column = (unit - row * t.loops->shape.items) * V;
-      each(k, place.src + row * t.loops->rows.src + column * t.loops->columns.src,
-           place.dst + row * t.loops->rows.dst + column * t.loops->columns.dst);
+    if (!Whole)
+      finish();
+#pragma unroll
+    for (uint32_t i = 0; i < PARTS; i++) {
+      const uint32_t item = ((turn * PARTS + i) << t.lanes) + lane;
+      if (box < t.boxes && item < l.rows.n) {
+        const uint32_t line = rs_box_divide(item, magic), place = (item - line * items) * (4 / PARTS);
+        each(4 * k + i,
+             at + line * (Source ? l.rows.src : l.rows.dst) + place * (Source ? l.columns.src : l.columns.dst), line,
+             place);
+      }
     }
   }
 }
 
-template <int From, int V>
-__device__ __forceinline__ void load_units(const convert_tile &t, uint32_t first, uint32_t begin,
-                                           float (&v)[UNITS * V]) {
-  constexpr int bytes = rs_number_bytes(From);
-  const bool aligned = V * bytes == 16 || (t.loops->shape.grain & 1) != 0, odd = t.loops->shape.to != RESHARD_F32;
-  each_unit<V>(t, first, begin, [&](uint32_t k, const char *at, char *) {
-    uint64_t code[4];
-    if (V == 4 && aligned)
-      load_four<bytes>(code, at);
+/* A side's numbers, of `bytes` 1, 2 or 4. One that is not aligned goes by bytes. */
+template <bool Whole>
+__device__ __forceinline__ void load_codes(const convert_tile &t, uint32_t first, uint32_t begin, uint32_t bytes,
+                                           bool aligned, uint32_t (&code)[NUMBERS]) {
+  if (Whole && aligned) {
+    each_unit<true, Whole>(t, first, begin, [&](uint32_t at, const char *from, uint32_t, uint32_t) {
+      if (bytes == 4)
+        load_four<4>(code + at, from);
+      else if (bytes == 2)
+        load_four<2>(code + at, from);
+      else
+        load_four<1>(code + at, from);
+    });
+    return;
+  }
+  const uint32_t step = aligned ? bytes : 1;
+#pragma unroll 1
+  for (uint32_t part = 0; part < bytes; part += step)
+    each_unit<true, Whole>(t, first, begin, [&](uint32_t at, const char *from, uint32_t, uint32_t) {
 #pragma unroll
-    for (int i = 0; i < V; i++) {
-      if (V == 1 || !aligned)
-        code[i] = load_code<bytes>(at + i * bytes, V == 1 && aligned);
-      v[k * V + i] = rs_number_of<From>(code[i], odd);
+      for (uint32_t i = 0; i < (Whole ? 4 : 1); i++)
+        code[at + i] |= load_code(from + i * bytes + part, step) << 8 * part;
+    });
+}
+template <bool Whole>
+__device__ __forceinline__ void store_codes(const convert_tile &t, uint32_t first, uint32_t begin, uint32_t bytes,
+                                            bool aligned, const uint32_t (&code)[NUMBERS]) {
+  if (Whole && aligned) {
+    each_unit<false, Whole>(t, first, begin, [&](uint32_t at, char *to, uint32_t, uint32_t) {
+      if (bytes == 4)
+        store_four<4>(to, code + at);
+      else if (bytes == 2)
+        store_four<2>(to, code + at);
+      else
+        store_four<1>(to, code + at);
+    });
+    return;
+  }
+  const uint32_t step = aligned ? bytes : 1;
+#pragma unroll 1
+  for (uint32_t part = 0; part < bytes; part += step)
+    each_unit<false, Whole>(t, first, begin, [&](uint32_t at, char *to, uint32_t, uint32_t) {
+#pragma unroll
+      for (uint32_t i = 0; i < (Whole ? 4 : 1); i++)
+        store_code(to + i * bytes + part, code[at + i] >> 8 * part, step);
+    });
+}
+
+/* Numbers of f64, as f32. */
+__device__ __forceinline__ void load_doubles(const convert_tile &t, uint32_t first, uint32_t begin, bool aligned,
+                                             bool odd, float (&v)[NUMBERS]) {
+  each_unit<true, false>(t, first, begin, [&](uint32_t at, const char *from, uint32_t, uint32_t) {
+    uint64_t code = 0;
+    if (aligned) {
+      const uint2 words = load<false, uint2>(from);
+      code = static_cast<uint64_t>(words.y) << 32 | words.x;
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < 8; i++)
+        code |= static_cast<uint64_t>(load<false, uint8_t>(from + i)) << 8 * i;
+    }
+    v[at] = rs_number_of<RS_F64>(code, odd);
+  });
+}
+__device__ __forceinline__ void store_doubles(const convert_tile &t, uint32_t first, uint32_t begin, bool aligned,
+                                              const float (&v)[NUMBERS]) {
+  each_unit<false, false>(t, first, begin, [&](uint32_t at, char *to, uint32_t, uint32_t) {
+    const uint64_t code = rs_code_of<RS_F64>(v[at]);
+    if (aligned) {
+      store<false>(to, make_uint2(static_cast<uint32_t>(code), static_cast<uint32_t>(code >> 32)));
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < 8; i++)
+        store<false>(to + i, static_cast<uint8_t>(code >> 8 * i));
     }
   });
 }
 
-template <int To, int V>
-__device__ __forceinline__ void store_units(const convert_tile &t, uint32_t first, uint32_t begin,
-                                            const float (&v)[UNITS * V]) {
-  constexpr int bytes = rs_number_bytes(To);
-  const bool aligned = V * bytes == 16 || (t.loops->shape.grain & 2) != 0; /* the wider side always is */
-  each_unit<V>(t, first, begin, [&](uint32_t k, const char *, char *at) {
-    uint64_t code[4];
+template <int From> __device__ __forceinline__ void numbers_of(const uint32_t (&code)[NUMBERS], float (&v)[NUMBERS]) {
 #pragma unroll
-    for (int i = 0; i < V; i++) {
-      code[i] = rs_code_of<To>(v[k * V + i]);
-      if (V == 1 || !aligned)
-        store_code<bytes>(at + i * bytes, code[i], V == 1 && aligned);
-    }
-    if (V == 4 && aligned)
-      store_four<bytes>(at, code);
-  });
+  for (uint32_t i = 0; i < NUMBERS; i++)
+    v[i] = rs_number_of<From>(code[i], false);
+}
+template <int To> __device__ __forceinline__ void codes_of(const float (&v)[NUMBERS], uint32_t (&code)[NUMBERS]) {
+#pragma unroll
+  for (uint32_t i = 0; i < NUMBERS; i++)
+    code[i] = static_cast<uint32_t>(rs_code_of<To>(v[i]));
 }
 
-template <int V>
-__device__ __forceinline__ void load_any(const convert_tile &t, int from, uint32_t first, uint32_t begin,
-                                         float (&v)[UNITS * V]) {
+/* Of units of 4 the wider side always is aligned. */
+template <bool Whole>
+__device__ __forceinline__ void load_numbers(const convert_tile &t, uint32_t first, uint32_t begin,
+                                             float (&v)[NUMBERS]) {
+  const int from = t.loops->shape.from;
+  const bool aligned = (t.loops->shape.grain & 1) != 0;
+  if (!Whole && from == RESHARD_F64) {
+    load_doubles(t, first, begin, aligned, t.loops->shape.to != RESHARD_F32, v);
+    return;
+  }
+  uint32_t code[NUMBERS] = {};
+  load_codes<Whole>(t, first, begin, bytes_of(from), aligned, code);
   switch (from) {
-  case RESHARD_F8_E4M3: load_units<RS_E4M3, V>(t, first, begin, v); break;
-  case RESHARD_F8_E5M2: load_units<RS_E5M2, V>(t, first, begin, v); break;
-  case RESHARD_F16: load_units<RS_F16, V>(t, first, begin, v); break;
-  case RESHARD_BF16: load_units<RS_BF16, V>(t, first, begin, v); break;
-  case RESHARD_F32: load_units<RS_F32, V>(t, first, begin, v); break;
-  default:
-    if constexpr (V == 1)
-      load_units<RS_F64, V>(t, first, begin, v);
+  case RESHARD_F8_E4M3: numbers_of<RS_E4M3>(code, v); break;
+  case RESHARD_F8_E5M2: numbers_of<RS_E5M2>(code, v); break;
+  case RESHARD_F16: numbers_of<RS_F16>(code, v); break;
+  case RESHARD_BF16: numbers_of<RS_BF16>(code, v); break;
+  default: numbers_of<RS_F32>(code, v); break;
   }
 }
-template <int V>
-__device__ __forceinline__ void store_any(const convert_tile &t, int to, uint32_t first, uint32_t begin,
-                                          const float (&v)[UNITS * V]) {
-  switch (to) {
-  case RESHARD_F8_E4M3: store_units<RS_E4M3, V>(t, first, begin, v); break;
-  case RESHARD_F8_E5M2: store_units<RS_E5M2, V>(t, first, begin, v); break;
-  case RESHARD_F16: store_units<RS_F16, V>(t, first, begin, v); break;
-  case RESHARD_BF16: store_units<RS_BF16, V>(t, first, begin, v); break;
-  case RESHARD_F32: store_units<RS_F32, V>(t, first, begin, v); break;
-  default:
-    if constexpr (V == 1)
-      store_units<RS_F64, V>(t, first, begin, v);
+template <bool Whole>
+__device__ __forceinline__ void store_numbers(const convert_tile &t, uint32_t first, uint32_t begin,
+                                              const float (&v)[NUMBERS]) {
+  const int to = t.loops->shape.to;
+  const bool aligned = (t.loops->shape.grain & 2) != 0;
+  if (!Whole && to == RESHARD_F64) {
+    store_doubles(t, first, begin, aligned, v);
+    return;
   }
+  uint32_t code[NUMBERS];
+  switch (to) {
+  case RESHARD_F8_E4M3: codes_of<RS_E4M3>(v, code); break;
+  case RESHARD_F8_E5M2: codes_of<RS_E5M2>(v, code); break;
+  case RESHARD_F16: codes_of<RS_F16>(v, code); break;
+  case RESHARD_BF16: codes_of<RS_BF16>(v, code); break;
+  default: codes_of<RS_F32>(v, code); break;
+  }
+  store_codes<Whole>(t, first, begin, bytes_of(to), aligned, code);
+}
+
+/* Of a transposed box, which is held whole: from numbers as they were loaded to those that are to be stored. */
+template <bool Whole>
+__device__ __forceinline__ void turn_box(const convert_tile &t, uint32_t first, float *kept, float (&v)[NUMBERS]) {
+  constexpr uint32_t line = RS_BOX_CONVERT_TURNED + 1; /* odd: neighbours are in other banks both ways */
+  each_unit<true, Whole>(t, first, 0, [&](uint32_t at, const char *, uint32_t column, uint32_t row) {
+#pragma unroll
+    for (uint32_t i = 0; i < (Whole ? 4 : 1); i++)
+      kept[(row + i) * line + column] = v[at + i];
+  });
+  __syncthreads();
+  each_unit<false, Whole>(t, first, 0, [&](uint32_t at, const char *, uint32_t row, uint32_t column) {
+#pragma unroll
+    for (uint32_t i = 0; i < (Whole ? 4 : 1); i++)
+      v[at + i] = kept[row * line + column + i];
+  });
 }
 
 /* --- Scales --- */
@@ -232,7 +310,8 @@ __device__ __forceinline__ void find_most(const convert_tile &t, uint32_t *room,
       most[k] = max(most[k], __shfl_xor_sync(0xffffffff, most[k], apart));
   if (t.lanes > 5) { /* warps of a box, of which each thread has one alone */
     const uint32_t warps = 1u << (t.lanes - 5), begin = threadIdx.x / 32 & ~(warps - 1);
-    room[threadIdx.x / 32] = most[0];
+    if (threadIdx.x % 32 == 0)
+      room[threadIdx.x / 32] = most[0];
     __syncthreads();
     for (uint32_t i = 0; i < warps; i++)
       most[0] = max(most[0], room[begin + i]);
@@ -252,7 +331,7 @@ __device__ __forceinline__ void find_factors(const convert_tile &t, uint32_t fir
   const uint32_t unit = threadIdx.x % UNITS, lane = threadIdx.x & ((1u << t.lanes) - 1);
   const uint32_t box = first + (threadIdx.x >> t.lanes) + (unit >> t.turns) * (blockDim.x >> t.lanes);
   char *at = find_scale(t, min(box, t.boxes - 1));
-  const bool aligned = modulo_16(at) % 4 == 0;
+  const uint32_t bytes = small ? 1 : 4, step = modulo_16(at) % bytes == 0 ? bytes : 1;
   float factor;
   if (Makes) {
     uint32_t mine = most[0], code;
@@ -261,14 +340,16 @@ __device__ __forceinline__ void find_factors(const convert_tile &t, uint32_t fir
       mine = k == unit ? most[k] : mine;
     factor = small ? rs_scale_e8m0(mine, &code) : rs_scale_f32(mine, &code);
     if (stored && lane < UNITS && (unit & ((1u << t.turns) - 1)) == 0 && box < t.boxes) {
-      if (small)
-        store<false>(at, static_cast<uint8_t>(code));
-      else
-        store_code<4>(at, code, aligned);
+#pragma unroll 1
+      for (uint32_t part = 0; part < bytes; part += step)
+        store_code(at + part, code >> 8 * part, step);
     }
   } else {
-    factor =
-        small ? rs_float_of_e8m0(load<false, uint8_t>(at)) : rs_float(static_cast<uint32_t>(load_code<4>(at, aligned)));
+    uint32_t code = 0;
+#pragma unroll 1
+    for (uint32_t part = 0; part < bytes; part += step)
+      code |= load_code(at + part, step) << 8 * part;
+    factor = small ? rs_float_of_e8m0(code) : rs_float(code);
   }
 #pragma unroll
   for (uint32_t k = 0; k < UNITS; k++)
@@ -277,57 +358,69 @@ __device__ __forceinline__ void find_factors(const convert_tile &t, uint32_t fir
 
 /* --- A tile --- */
 
-/* Boxes from `first` on that are held at one time; or one that is not held whole, some turns after others: first for
- * its scale alone, where it gets one. */
-template <int V>
+/* Boxes from `first` on that are held at one time; or one of more turns, some after others. A box that gets a scale has
+ * two times of them at most, of which the first waits in shared memory. */
+template <bool Whole>
 __device__ __forceinline__ void convert_held(const convert_tile &t, uint32_t first, const uint32_t *closed,
-                                             uint32_t *room) {
+                                             uint32_t *room, float *kept) {
   const rs_box_shape &shape = t.loops->shape;
   const bool scales = shape.scale != 0, makes = scales && shape.to == RESHARD_F8_E4M3;
-  const uint32_t turns = max(1u << t.turns, UNITS);
+  const uint32_t turns = 1u << t.turns;
+  const bool waits = makes && turns > UNITS;
   uint32_t most[UNITS] = {};
   float by[UNITS];
 #pragma unroll 1
-  for (bool ahead = makes && turns > UNITS; true; ahead = false) {
-#pragma unroll 1
-    for (uint32_t begin = 0; begin < turns; begin += UNITS) {
-      float v[UNITS * V] = {};
-      load_any<V>(t, shape.from, first, begin, v);
-      const bool stored = !is_closed(closed);
-      if (makes)
+  for (uint32_t begin = 0; begin < turns; begin += UNITS) {
+    float v[NUMBERS] = {};
+    load_numbers<Whole>(t, first, begin, v);
+    const bool stored = !is_closed(closed);
+    if (makes)
 #pragma unroll
-        for (uint32_t i = 0; i < UNITS * V; i++)
-          most[i / V] = max(most[i / V], rs_bits(v[i]) & 0x7fffffffu);
-      if (ahead)
-        continue;
-      if (makes && begin == 0) {
-        find_most(t, room, most);
-        find_factors<true>(t, first, stored, most, by);
-      } else if (scales && begin == 0) {
-        find_factors<false>(t, first, false, most, by);
-      }
+      for (uint32_t i = 0; i < NUMBERS; i++)
+        most[i / 4] = max(most[i / 4], rs_bits(v[i]) & 0x7fffffffu);
+    if (waits && begin == 0) {
+#pragma unroll
+      for (uint32_t i = 0; i < NUMBERS; i++)
+        kept[i * blockDim.x + threadIdx.x] = v[i];
+      continue;
+    }
+    if (makes) {
+      find_most(t, room, most);
+      find_factors<true>(t, first, stored, most, by);
+    } else if (scales && begin == 0) {
+      find_factors<false>(t, first, false, most, by);
+    }
+    if (shape.turned)
+      turn_box<Whole>(t, first, kept, v);
+#pragma unroll 1
+    for (uint32_t at = begin; true; at = 0) {
       if (scales)
 #pragma unroll
-        for (uint32_t i = 0; i < UNITS * V; i++)
-          v[i] = v[i] * by[i / V];
+        for (uint32_t i = 0; i < NUMBERS; i++)
+          v[i] = v[i] * by[i / 4];
       if (stored)
-        store_any<V>(t, shape.to, first, begin, v);
+        store_numbers<Whole>(t, first, at, v);
+      if (!waits || at == 0)
+        break;
+#pragma unroll
+      for (uint32_t i = 0; i < NUMBERS; i++)
+        v[i] = kept[i * blockDim.x + threadIdx.x];
     }
-    if (!ahead)
-      return;
   }
 }
 
-template <int V>
-__device__ __forceinline__ void convert_boxes(const convert_tile &t, const uint32_t *closed, uint32_t *room) {
+template <bool Whole>
+__device__ __forceinline__ void convert_boxes(const convert_tile &t, const uint32_t *closed, uint32_t *room,
+                                              float *kept) {
   const uint32_t together = (blockDim.x >> t.lanes) * max(1u, UNITS >> t.turns);
   for (uint32_t first = 0; first < t.boxes; first += together)
-    convert_held<V>(t, first, closed, room);
+    convert_held<Whole>(t, first, closed, room, kept);
 }
 
 __device__ __forceinline__ void convert(const rs_box_batch &batch, uint32_t at) {
   RS_SHARED(convert_loops, loops, [1]);
   RS_SHARED(uint32_t, room, [RS_BOX_CONVERT_THREADS / 32]);
+  RS_SHARED_DYNAMIC(float, kept);
   static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_axis) == 24, "loads of 8 bytes: 8, and 3 each");
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, at, &k);
@@ -347,9 +440,9 @@ __device__ __forceinline__ void convert(const rs_box_batch &batch, uint32_t at) 
   __syncthreads();
   const convert_tile t = {loops, loops[0].tile.n * loops[0].shape.inner.n, loops[0].columns.n, loops[0].columns.magic};
   if (loops[0].shape.kind == RS_BOX_CONVERT_4)
-    convert_boxes<4>(t, batch.closed_late, room);
+    convert_boxes<true>(t, batch.closed_late, room, kept);
   else
-    convert_boxes<1>(t, batch.closed_late, room);
+    convert_boxes<false>(t, batch.closed_late, room, kept);
 }
 
 __global__ static void __launch_bounds__(RS_BOX_CONVERT_THREADS, 1)
@@ -360,17 +453,22 @@ __global__ static void __launch_bounds__(RS_BOX_CONVERT_THREADS, 1)
 
 } // namespace
 
-extern "C" int rs_box_convert_load(void) { return rs_launch_load(copy_converts); }
+extern "C" int rs_box_convert_load(void) {
+  const int error = rs_launch_load(copy_converts);
+  return error != cudaSuccess ? error : rs_launch_shared(copy_converts, RS_BOX_CONVERT_KEPT);
+}
 
 /* Where blocks are limited there are as many launches as that takes: a loop over tiles would take registers. */
 extern "C" int rs_box_convert_launch(const rs_box_batch *batch, uint32_t most, void *stream) {
-  uint32_t threads = RS_BOX_THREADS; /* as many as the largest box takes */
-  for (uint32_t k = 0; k < batch->nparts; k++)
+  uint32_t threads = RS_BOX_THREADS, kept = 0; /* as much as the largest box takes */
+  for (uint32_t k = 0; k < batch->nparts; k++) {
     threads = max(threads, batch->part[k].threads);
+    kept = max(kept, batch->part[k].kept);
+  }
   int error = cudaSuccess;
   for (uint32_t first = 0, blocks; first < batch->tiles && error == cudaSuccess; first += blocks) {
     blocks = most > 0 ? min(batch->tiles - first, most) : batch->tiles;
-    error = rs_launch(copy_converts, dim3(blocks), dim3(threads), 0, stream, *batch, first);
+    error = rs_launch(copy_converts, dim3(blocks), dim3(threads), kept, stream, *batch, first);
   }
   return error;
 }

@@ -36,8 +36,12 @@ enum {
   RS_BOX_STAGES = 5,                /* of a block: below the 48 KiB of shared memory that need no attribute */
   RS_BOX_STAGES_AHEAD = 3,          /* of these, being loaded at one time; the others are being stored */
   RS_BOX_BULK_BLOCKS = 5,           /* blocks of the bulk class on one SM */
-  RS_BOX_CONVERT_UNITS = 4,         /* of 4 numbers, or of one, that a thread holds, a power of two: */
-  RS_BOX_CONVERT_THREADS = 1024,    /* blocks of up to 16,384 numbers are read once */
+  RS_BOX_CONVERT_UNITS = 4,         /* of 4 numbers that a thread holds in registers, a power of two */
+  RS_BOX_CONVERT_THREADS = 1024,
+  RS_BOX_CONVERT_TURNED = 64, /* rows and columns of a transposed box */
+  /* Bytes of shared memory in which half of a block waits: with registers, of 32,768 numbers. */
+  RS_BOX_CONVERT_KEPT = 16 * RS_BOX_CONVERT_UNITS * RS_BOX_CONVERT_THREADS,
+  RS_BOX_CONVERT_TURNED_KEPT = 4 * RS_BOX_CONVERT_TURNED * (RS_BOX_CONVERT_TURNED + 1), /* for a transposed box */
 };
 
 /* Elements of a transposed tile along the loop that is contiguous in the destination, and in the source. */
@@ -62,8 +66,8 @@ typedef enum rs_box_kind {
   RS_BOX_UNITS_16,
   RS_BOX_SLOTS,     /* longer rows of any alignment: aligned 16 bytes of the destination at a time, and the ends */
   RS_BOX_TRANSPOSE, /* class transposes: `run` is the element; inner loop contiguous in dst, outer one in src */
-  RS_BOX_CONVERT_1, /* class converts, in units of so many numbers */
-  RS_BOX_CONVERT_4,
+  RS_BOX_CONVERT_1, /* class converts: numbers one by one */
+  RS_BOX_CONVERT_4, /* class converts: four that are neighbours at a time */
 } rs_box_kind;
 
 /* A loop. */
@@ -75,11 +79,11 @@ typedef struct rs_box_axis {
 
 /* Rows of `run` bytes over loops, of which the tile tells how often the outermost one goes round.
  *
- * In the class converts these are boxes of rows and columns of numbers, each row of `items` units, over two loops. Its
- * three entries from `more` on are:
+ * In the class converts these are boxes of rows and columns of numbers, each row of `items` units, over two loops. A
+ * transposed one has columns where the source has rows, and the other way round. Its three entries from `more` on are:
  * - rows, with the units of a box as n;
  * - columns, with log2 of the lanes of a box as n, and of the units that each of them has as magic;
- * - scales: bytes from one to the next in the inner loop as src, in the outer one as dst.
+ * - scales: bytes from one to the next in the inner loop as src, in the outer one as dst; the source's `items`.
  * The tile's `count` is an entry, too: the first scale's address as src, steps of the outer loop as n. */
 typedef struct rs_box_shape {
   uint32_t run;
@@ -93,7 +97,7 @@ typedef struct rs_box_shape {
   int64_t outer_src, outer_dst;
   uint32_t more; /* inside >= 2: the loops between them, from the inside out, from this entry of part.axes on */
   uint8_t from, to, scale; /* class converts: reshard_dtype of the sides, and of scales or 0 */
-  uint8_t unused;
+  uint8_t turned;          /* class converts: boxes are transposed */
 } rs_box_shape;
 
 enum { RS_BOX_CONTIGUOUS = 0xffffffff }; /* in place of the index of a shape */
@@ -112,7 +116,9 @@ typedef struct rs_box_part {
   uint32_t count;     /* of tiles, 1 or more */
   uint32_t begin;     /* rs_box_batch_close */
   uint32_t streaming; /* the bytes will not be read again soon */
-  uint32_t threads;   /* class converts: that share a box, at most */
+  uint32_t threads;   /* class converts: that share a box, at most; */
+  uint32_t kept;      /* bytes of shared memory that a box takes, at most */
+  uint32_t unused;
 } rs_box_part;
 
 /* Parts that run in one launch, as a parameter. They take turns, tile by tile: when each rank of a process has its own,

@@ -61,6 +61,12 @@ template <typename... P> static int rs_launch_prefer_shared(void (*kernel)(P...)
                               cudaSharedmemCarveoutMaxShared);
 }
 
+/* Lets launches of this kernel on the current device have so many bytes of dynamic shared memory. */
+template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 #endif
 /* The type of an access of that many bytes. */
 template <int Bytes> struct rs_unit;

@@ -21,9 +21,9 @@ enum { CASES = 200 };
 enum { ROOM = 1 << 19, SMS = 4, AXES = 6 };
 
 static uint64_t seed;
-/* Tiles by unit (1, 4), of which the source, the destination, both or none are aligned; boxes of more than a warp, held
- * several at a time, in several turns; parts of blocks. */
-static int64_t hits[2][4], large, several, turns, parts;
+/* Tiles by unit (1, 4), of which the source, the destination, both or none are aligned; transposed ones, and blocks of
+ * which half waits in shared memory, by unit; boxes of more than a warp, held several at a time; parts of blocks. */
+static int64_t hits[2][4], turned[2], waiting[2], large, several, parts;
 
 static char *from, *to, *scales, *wanted, *wanted_scales, *unused_scales; /* ROOM bytes, aligned to 256 */
 
@@ -58,10 +58,12 @@ static void note_hits(const rs_box_tables *tables) {
     const rs_box_tile *tile = &tables->tile[RS_BOX_CONVERTS].at[i];
     const rs_box_shape *shape = &tables->shape.at[tile->shape];
     const rs_box_axis *more = tables->axis.at + shape->more;
-    hits[shape->kind == RS_BOX_CONVERT_4][shape->grain]++;
+    const int unit = shape->kind == RS_BOX_CONVERT_4;
+    hits[unit][shape->grain]++;
+    turned[unit] += shape->turned;
+    waiting[unit] += tables->kept == RS_BOX_CONVERT_KEPT && 1 << more[1].magic > RS_BOX_CONVERT_UNITS;
     large += more[1].n > 5;
     several += shape->inner.n * tables->axis.at[tile->count].n > 1 && more[1].magic == 0;
-    turns += 1 << more[1].magic > RS_BOX_CONVERT_UNITS;
   }
 }
 
@@ -144,25 +146,50 @@ static void cast_by_definition(const char *src, char *dst, reshard_dtype in, res
     cast_by_definition(src + i * axes->src, dst + i * axes->dst, in, out, n - 1, axes + 1);
 }
 
+static const reshard_dtype dtypes[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
+                                       RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
+
+/* Addresses are `src` and `dst` behind those that are aligned, or where axes begin that go back. */
+static void check_cast(reshard_dtype in, reshard_dtype out, int n, const rs_axis *axes, int64_t src, int64_t dst) {
+  rs_copies copies = {0};
+  fill_numbers(from + src % 16, in, ROOM - 64);
+  memset(to, 0x5a, ROOM);
+  memset(wanted, 0x5a, ROOM);
+  memset(scales, 0x5a, ROOM);
+  memset(unused_scales, 0x5a, ROOM);
+  cast_by_definition(from + src, wanted + dst, in, out, n, axes);
+  assert_int_equal(rs_copies_convert(&copies, from + src, to + dst, in, out, n, axes), 0);
+  run(&copies);
+  compare("a cast");
+}
+
 CASE(casts_of_any_shape_have_the_bits_of_single_numbers) {
-  static const reshard_dtype dtypes[] = {RESHARD_F64,  RESHARD_F32,     RESHARD_F16,
-                                         RESHARD_BF16, RESHARD_F8_E4M3, RESHARD_F8_E5M2};
   for (int k = 0; k < CASES; k++) {
     draw_state = seed = 4300 + (uint64_t)k;
     const reshard_dtype in = dtypes[k % 6], out = dtypes[(k % 6 + 1 + k / 6 % 5) % 6];
-    rs_copies copies = {0};
     rs_axis axes[AXES];
     const int n = draw_loops((int64_t)reshard_dtype_size(in), (int64_t)reshard_dtype_size(out), axes);
     const int64_t src = below(3) == 0 ? below(16) : below(4) * 16, dst = below(3) == 0 ? below(16) : below(4) * 16;
-    fill_numbers(from + src, in, ROOM - 64);
-    memset(to, 0x5a, ROOM);
-    memset(wanted, 0x5a, ROOM);
-    memset(scales, 0x5a, ROOM);
-    memset(unused_scales, 0x5a, ROOM);
-    cast_by_definition(from + src, wanted + dst, in, out, n, axes);
-    assert_int_equal(rs_copies_convert(&copies, from + src, to + dst, in, out, n, axes), 0);
-    run(&copies);
-    compare("a cast");
+    check_cast(in, out, n, axes, src, dst);
+  }
+}
+
+/* Of a matrix of which rows may have a gap, lie one before the other, and begin anywhere. */
+CASE(transposed_casts_have_the_bits_of_single_numbers) {
+  for (int k = 0; k < CASES / 8; k++) {
+    draw_state = seed = 9500 + (uint64_t)k;
+    const reshard_dtype in = dtypes[k % 6], out = dtypes[(k % 6 + 1 + k / 6 % 5) % 6];
+    const int64_t from_width = (int64_t)reshard_dtype_size(in), to_width = (int64_t)reshard_dtype_size(out);
+    const int64_t unit = below(4) == 0 ? 1 : 4, rows = between(2, 40) * unit, columns = between(2, 40) * unit;
+    const int64_t from_line = (rows + below(3) * unit) * from_width, to_line = (columns + below(3) * unit) * to_width;
+    rs_axis axes[2] = {{rows, from_width, to_line}, {columns, from_line, to_width}};
+    int64_t src = below(3) == 0 ? below(16) : below(4) * from_width,
+            dst = below(3) == 0 ? below(16) : below(4) * to_width;
+    if (below(4) == 0) {
+      src += (rows - 1) * from_width;
+      axes[0].src = -from_width;
+    }
+    check_cast(in, out, 2, axes, src, dst);
   }
 }
 
@@ -269,31 +296,52 @@ static void compare_scales(reshard_dtype dtype, int64_t shift) {
   }
 }
 
+static void check_blocks(block_case c) {
+  rs_copies copies = {0};
+  const int64_t src = below(2) == 0 ? below(16) : below(4) * 16, dst = below(2) == 0 ? below(16) : below(4) * 16;
+  const int64_t shift = below(16);
+  fill_numbers(from + src, c.back ? RESHARD_F8_E4M3 : c.box.wide_dtype, ROOM - 64);
+  memset(to, 0x5a, ROOM);
+  memset(wanted, 0x5a, ROOM);
+  memset(scales, 0x5a, ROOM);
+  if (c.back)
+    fill_numbers(scales + shift, c.box.scale_dtype, ROOM - 64);
+  memcpy(wanted_scales, scales, ROOM);
+  char *wide = c.back ? to + dst : from + src, *values = c.back ? from + src : to + dst;
+  c.box.wide = wide;
+  c.box.values = values;
+  c.box.scales = scales + shift;
+  convert_by_definition(&c, c.back ? wanted + dst : wide, c.back ? values : wanted + dst, wanted_scales + shift);
+  assert_int_equal(rs_copies_scale(&copies, &c.box, c.back, 2, c.loops), 0);
+  parts += c.box.skip[0] > 0 || c.box.skip[1] > 0;
+  memcpy(unused_scales, scales, ROOM);
+  run(&copies);
+  compare(c.back ? "blocks back" : "blocks");
+  compare_scales(c.box.scale_dtype, shift);
+}
+
 CASE(blocks_and_parts_of_them_are_those_of_the_definition) {
   for (int k = 0; k < CASES; k++) {
     draw_state = seed = 880000 + (uint64_t)k;
-    block_case c = draw_blocks();
-    rs_copies copies = {0};
-    const int64_t src = below(2) == 0 ? below(16) : below(4) * 16, dst = below(2) == 0 ? below(16) : below(4) * 16;
-    const int64_t shift = below(16);
-    fill_numbers(from + src, c.back ? RESHARD_F8_E4M3 : c.box.wide_dtype, ROOM - 64);
-    memset(to, 0x5a, ROOM);
-    memset(wanted, 0x5a, ROOM);
-    memset(scales, 0x5a, ROOM);
-    if (c.back)
-      fill_numbers(scales + shift, c.box.scale_dtype, ROOM - 64);
-    memcpy(wanted_scales, scales, ROOM);
-    char *wide = c.back ? to + dst : from + src, *values = c.back ? from + src : to + dst;
-    c.box.wide = wide;
-    c.box.values = values;
-    c.box.scales = scales + shift;
-    convert_by_definition(&c, c.back ? wanted + dst : wide, c.back ? values : wanted + dst, wanted_scales + shift);
-    assert_int_equal(rs_copies_scale(&copies, &c.box, c.back, 2, c.loops), 0);
-    parts += c.box.skip[0] > 0 || c.box.skip[1] > 0;
-    memcpy(unused_scales, scales, ROOM);
-    run(&copies);
-    compare(c.back ? "blocks back" : "blocks");
-    compare_scales(c.box.scale_dtype, shift);
+    check_blocks(draw_blocks());
+  }
+}
+
+/* The largest magnitude is in either half of 32,768 numbers. */
+CASE(blocks_of_the_most_numbers_are_those_of_the_definition) {
+  for (int k = 0; k < 6; k++) {
+    draw_state = seed = 51000 + (uint64_t)k;
+    const int64_t columns = k % 3 == 0 ? 32768 : k % 3 == 1 ? 128 : 1, rows = 32768 / columns;
+    const int64_t width = k < 3 ? 4 : 2;
+    block_case c = {.loops = {{1, 0, 0, 0}, {2, 32768 * width, 32768, 4}}};
+    c.box = (rs_block_box){.wide_dtype = k < 3 ? RESHARD_F32 : RESHARD_BF16,
+                           .scale_dtype = k % 2 == 0 ? RESHARD_F32 : RESHARD_F8_E8M0,
+                           .n = {rows, columns},
+                           .block = {rows, columns},
+                           .wide_stride = {columns * width, width},
+                           .value_stride = {columns, 1},
+                           .scale_stride = {4, 4}};
+    check_blocks(c);
   }
 }
 
@@ -302,7 +350,9 @@ CASE(each_way_to_convert_was_taken) {
     for (int aligned = unit; aligned < 4; aligned++)
       if (hits[unit][aligned] == 0)
         fail_msg("no tile of unit %d with alignment %d", unit == 0 ? 1 : 4, aligned);
-  assert_true(large > 0 && several > 0 && turns > 0 && parts > 0);
+  for (int unit = 0; unit < 2; unit++)
+    assert_true(turned[unit] > 0 && waiting[unit] > 0);
+  assert_true(large > 0 && several > 0 && parts > 0);
 }
 
 static int open_memory(void **state) {
@@ -311,7 +361,7 @@ static int open_memory(void **state) {
   for (int i = 0; i < 6; i++)
     if (posix_memalign((void **)all[i], 256, ROOM) != 0)
       return 1;
-  return 0;
+  return rs_box_convert_load();
 }
 static int close_memory(void **state) {
   (void)state;

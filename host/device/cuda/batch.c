@@ -100,7 +100,8 @@ void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *de
                             .shapes = (const rs_box_shape *)shapes,
                             .axes = (const rs_box_axis *)axes,
                             .count = (uint32_t)tables->tile[c].n,
-                            .threads = tables->threads};
+                            .threads = tables->threads,
+                            .kept = tables->kept};
   }
 }
 

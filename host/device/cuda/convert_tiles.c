@@ -2,7 +2,8 @@
  *
  * A block that gets a scale is a box, as is a part of one on the way back. Of a cast the innermost loop gives the rows,
  * and long runs are cut as if there were blocks. Other loops are sorted by the destination, as for all copies. Parts of
- * blocks at the ends of rows are boxes of their own. */
+ * blocks at the ends of rows are boxes of their own. Where columns leap in the source and rows follow its lines, boxes
+ * of both are transposed. */
 #include "device/cuda/tiles.h"
 
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 enum {
   LOOPS = 2 * RESHARD_MAX_DIMS + 2,
   LANES = 32,
-  TURNED = 32 /* rows along source lines */
+  LINES = 32,      /* rows along source lines of what is too narrow to be transposed */
+  TURNED_LEAST = 8 /* rows and columns worth it */
 };
 
 typedef struct convert_side {
@@ -32,14 +34,21 @@ typedef struct convert_copy {
   int nloops;
   convert_loop loop[LOOPS];
   uint8_t formats[3]; /* from, to, scale */
+  bool turned;        /* a box of it is transposed: what is a row of the source is a column here */
 } convert_copy;
 
 /* Rows, columns and what they are parts of, before boxes are made of them. */
 typedef struct convert_area {
   convert_copy copy;
-  int64_t block, skip; /* columns; of the first block, those before the area */
+  int64_t head, block; /* columns before the first block, and of one */
+  int64_t unit;        /* of what is no whole block as many columns as there are units are one part */
   int64_t scale_step;  /* of the next block */
 } convert_area;
+
+/* So many rows or columns, so many times. */
+typedef struct convert_part {
+  int64_t n, times;
+} convert_part;
 
 /* log2 of the least power of two that is not below n */
 static uint32_t log2_above(int64_t n) {
@@ -60,42 +69,52 @@ static bool is_aligned(const convert_copy *c, bool source, int64_t numbers) {
   return (bits & (uint64_t)(rs_min(numbers * side->width, 16) - 1)) == 0;
 }
 
-/* The shape of tiles with so many steps of the inner loop. unit: numbers. */
-static reshard_status find_convert_shape(rs_box_tables *tables, const convert_copy *c, int64_t unit, int64_t steps,
-                                         uint32_t *index) {
+/* Units of 4 numbers, of at most 4 bytes: they are whole, dense on both sides, aligned on the wider one; or both ways,
+ * on both, where they are transposed. */
+static bool is_whole(const convert_copy *c) {
+  bool dense = c->from.column == c->from.width && c->to.column == c->to.width && c->columns % 4 == 0;
+  const int64_t widest = rs_max(c->from.width, c->to.width);
+  if (!dense || widest > 4 || (c->turned && c->rows % 4 != 0))
+    return false;
+  return (is_aligned(c, true, 4) || (!c->turned && c->from.width < widest)) &&
+         (is_aligned(c, false, 4) || (!c->turned && c->to.width < widest));
+}
+
+/* The shape of tiles with so many steps of the inner loop. */
+static reshard_status find_convert_shape(rs_box_tables *tables, const convert_copy *c, int64_t steps, uint32_t *index) {
   static const convert_loop one = {1, 0, 0, 0};
   const convert_loop *inner = c->nloops > 0 ? &c->loop[c->nloops - 1] : &one;
   const convert_loop *outer = c->nloops > 1 ? &c->loop[c->nloops - 2] : &one;
-  const int64_t items = c->columns / unit, units = c->rows * items;
-  const int64_t most = unit == 1 ? RS_BOX_THREADS : RS_BOX_CONVERT_THREADS;
+  const bool whole = is_whole(c);
+  const int64_t unit = whole ? 4 : 1, items = c->columns / unit, from_items = (c->turned ? c->rows : c->columns) / unit;
+  const int64_t units = rs_ceil_div(c->rows * c->columns, 4);
   const int64_t wanted =
       rs_max(rs_ceil_div(units, RS_BOX_CONVERT_UNITS), rs_max(rs_min(units, LANES), RS_BOX_CONVERT_UNITS));
-  const uint32_t lanes = log2_above(rs_min(wanted, most));
+  const uint32_t lanes = log2_above(rs_min(wanted, RS_BOX_CONVERT_THREADS));
   const uint32_t turns = log2_above(rs_ceil_div(units, (int64_t)1 << lanes));
+  const bool waits = 1 << turns > RS_BOX_CONVERT_UNITS && c->formats[2] != 0 && c->formats[1] == RESHARD_F8_E4M3;
   rs_box_shape shape = {.run = (uint32_t)c->columns,
                         .items = (uint32_t)items,
                         .magic = rs_box_magic((uint32_t)items),
-                        .kind = unit == 1 ? RS_BOX_CONVERT_1 : RS_BOX_CONVERT_4,
+                        .kind = whole ? RS_BOX_CONVERT_4 : RS_BOX_CONVERT_1,
                         .inside = 4,
                         .grain = (uint8_t)(is_aligned(c, true, unit) | is_aligned(c, false, unit) << 1),
                         .outer_src = outer->src,
                         .outer_dst = outer->dst,
                         .from = c->formats[0],
                         .to = c->formats[1],
-                        .scale = c->formats[2]};
+                        .scale = c->formats[2],
+                        .turned = c->turned};
   shape.inner = (rs_box_axis){inner->src, inner->dst, (uint32_t)steps, rs_box_magic((uint32_t)steps)};
-  const rs_box_axis more[3] = {{c->from.row, c->to.row, (uint32_t)units, 0},
-                               {c->from.column, c->to.column, lanes, turns},
-                               {inner->scales, outer->scales, 0, 0}};
+  const rs_box_axis more[3] = {
+      {c->from.row, c->to.row, (uint32_t)(c->rows * items), 0},
+      {c->from.column, c->to.column, lanes, turns},
+      {inner->scales, outer->scales, (uint32_t)from_items, rs_box_magic((uint32_t)from_items)}};
   tables->threads = (uint32_t)rs_max(tables->threads, 1 << lanes);
+  tables->kept = rs_max(tables->kept, waits       ? (uint32_t)RS_BOX_CONVERT_KEPT
+                                      : c->turned ? (uint32_t)RS_BOX_CONVERT_TURNED_KEPT
+                                                  : 0);
   return rs_box_shape_index(tables, &shape, more, index);
-}
-
-/* Numbers of a unit: 4, of at most 4 bytes, where they are whole, dense on both sides, aligned on the wider one. */
-static int64_t unit_of(const convert_copy *c) {
-  bool dense = c->from.column == c->from.width && c->to.column == c->to.width && c->columns % 4 == 0;
-  const int64_t widest = rs_max(c->from.width, c->to.width);
-  return dense && widest <= 4 && is_aligned(c, c->from.width == widest, 4) ? 4 : 1;
 }
 
 static reshard_status add_tile(rs_box_tables *tables, const convert_copy *c, const int64_t *at, uint32_t shape,
@@ -115,9 +134,21 @@ static reshard_status add_tile(rs_box_tables *tables, const convert_copy *c, con
   return RESHARD_SUCCESS;
 }
 
-/* Cuts boxes in tiles of so many bytes of the source. */
-static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *c, int64_t tile) {
-  const int64_t unit = unit_of(c), boxes = rs_max(1, tile / (c->rows * c->columns * c->from.width));
+/* The box with rows that follow the source's lines, if it is large enough, as it is transposed. */
+static convert_copy turn_box(const convert_copy *c) {
+  convert_copy box = *c;
+  box.turned = c->formats[2] == 0 && c->from.row == c->from.width && c->from.column != c->from.width &&
+               c->to.column == c->to.width && rs_min(c->rows, c->columns) >= TURNED_LEAST &&
+               rs_max(c->rows, c->columns) <= RS_BOX_CONVERT_TURNED;
+  if (box.turned)
+    box.from = (convert_side){c->from.width, c->from.column, c->from.row};
+  return box;
+}
+
+/* Cuts boxes in tiles of so many bytes of the source; a transposed one is a tile. */
+static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *copy, int64_t tile) {
+  const convert_copy turned = turn_box(copy), *c = &turned;
+  const int64_t boxes = c->turned ? 1 : rs_max(1, tile / (c->rows * c->columns * c->from.width));
   const int inner = c->nloops - 1, outer = c->nloops - 2;
   int64_t at[LOOPS] = {0}, step[LOOPS], tiles = 1;
   for (int i = 0; i < c->nloops; i++)
@@ -134,7 +165,7 @@ static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *c, in
   for (int k = 0; k >= 0;) {
     uint32_t shape;
     int64_t steps = inner < 0 ? 1 : rs_min(step[inner], c->loop[inner].n - at[inner]);
-    RS_TRY(find_convert_shape(tables, c, unit, steps, &shape));
+    RS_TRY(find_convert_shape(tables, c, steps, &shape));
     RS_TRY(add_tile(tables, c, at, shape, outer < 0 ? 1 : rs_min(step[outer], c->loop[outer].n - at[outer])));
     for (k = inner; k >= 0; k--) {
       at[k] += step[k];
@@ -146,17 +177,28 @@ static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *c, in
   return RESHARD_SUCCESS;
 }
 
-/* Cuts columns: the rest of a first block, whole blocks, and a part of the last one. */
+enum { PARTS = 4 };
+
+/* Cuts rows or columns: those before the first block, whole blocks, whole units behind them, and the rest. */
+static void cut_extent(int64_t n, int64_t head, int64_t unit, int64_t block, convert_part part[PARTS]) {
+  head = rs_min(head, n);
+  const int64_t rest = (n - head) % block;
+  part[0] = (convert_part){head, head > 0};
+  part[1] = (convert_part){block, (n - head) / block};
+  part[2] = (convert_part){rest - rest % unit, rest >= unit};
+  part[3] = (convert_part){rest % unit, rest % unit > 0};
+}
+
 static reshard_status cut_columns(rs_box_tables *tables, const convert_area *area, int64_t tile) {
-  const int64_t n = area->copy.columns, head = area->skip > 0 ? rs_min(area->block - area->skip, n) : 0;
-  const int64_t columns[3] = {head, area->block, (n - head) % area->block};
-  const int64_t times[3] = {head > 0, (n - head) / area->block, columns[2] > 0};
+  convert_part parts[PARTS];
   convert_copy part = area->copy;
-  for (int i = 0; i < 3; i++) {
-    if (times[i] == 0)
+  cut_extent(area->copy.columns, area->head, area->unit, area->block, parts);
+  for (int i = 0; i < PARTS; i++) {
+    if (parts[i].times == 0)
       continue;
-    const convert_loop loop = {times[i], columns[i] * part.from.column, columns[i] * part.to.column, area->scale_step};
-    part.columns = columns[i];
+    const int64_t n = parts[i].n;
+    const convert_loop loop = {parts[i].times, n * part.from.column, n * part.to.column, area->scale_step};
+    part.columns = n;
     part.nloops = area->copy.nloops;
     if (loop.n > 1)
       part.loop[part.nloops++] = loop;
@@ -183,8 +225,9 @@ static convert_area scaled_area(const rs_copies *copies, const rs_copy *copy) {
                                 .to = back ? wide : values,
                                 .nloops = copy->naxes,
                                 .formats = {(uint8_t)copy->from, (uint8_t)copy->to, (uint8_t)b->scale_dtype}},
+                       .head = b->skip[1] > 0 ? b->block[1] - b->skip[1] : 0,
                        .block = b->block[1],
-                       .skip = b->skip[1],
+                       .unit = 1,
                        .scale_step = b->scale_stride[1]};
   for (int i = 0; i < copy->naxes; i++) {
     const rs_axis *axis = &copies->axis.at[copy->axes + i];
@@ -218,25 +261,61 @@ static int find_rows(const convert_copy *c) {
   return best;
 }
 
-/* Cuts columns, of which as many are in front as the first aligned unit is away, and behind as make no unit. */
-static reshard_status cut_cast(rs_box_tables *tables, convert_copy c, int64_t numbers) {
-  const convert_side *wider = c.from.width > c.to.width ? &c.from : &c.to;
-  const int64_t place = (int64_t)((uintptr_t)(wider == &c.from ? c.src : c.dst) % (uintptr_t)(4 * wider->width));
-  const bool dense = c.from.column == c.from.width && c.to.column == c.to.width && place % wider->width == 0;
-  const int64_t head = dense ? rs_min((4 - place / wider->width) % 4, c.columns) : 0;
-  const int64_t tail = dense ? (c.columns - head) % 4 : 0, all = c.columns;
-  const int64_t parts[3] = {head, c.columns - head - tail, tail};
-  for (int i = 0; i < 3; i++) {
-    if (parts[i] == 0)
+/* Numbers from an address to the first unit of 4, where they are aligned to their width. */
+static int64_t find_head(const void *at, int64_t width) {
+  const int64_t place = (int64_t)((uintptr_t)at % (uintptr_t)(4 * width));
+  return place % width == 0 ? (4 - place / width) % 4 : 0;
+}
+
+static reshard_status cut_cast(rs_box_tables *tables, const convert_copy *c, int64_t numbers) {
+  const bool dense = c->from.column == c->from.width && c->to.column == c->to.width;
+  const int64_t head = c->from.width > c->to.width ? find_head(c->src, c->from.width) : find_head(c->dst, c->to.width);
+  const convert_area area = {
+      .copy = *c, .head = dense ? head : 0, .unit = dense ? 4 : 1, .block = rs_max(4, numbers / c->rows / 4 * 4)};
+  return cut_columns(tables, &area, numbers * c->from.width);
+}
+
+/* Cuts rows: parts are over a loop more. */
+static reshard_status cut_rows(rs_box_tables *tables, const convert_area *area, int64_t head, int64_t block,
+                               int64_t numbers) {
+  convert_part parts[PARTS];
+  convert_area part = *area;
+  convert_copy *c = &part.copy;
+  cut_extent(area->copy.rows, head, area->unit, block, parts);
+  for (int i = 0; i < PARTS; i++) {
+    if (parts[i].times == 0)
       continue;
-    c.columns = parts[i];
-    const int64_t block = parts[i] == all || i == 1 ? rs_max(4, numbers / c.rows / 4 * 4) : 4;
-    const convert_area area = {.copy = c, .block = block};
-    RS_TRY(cut_columns(tables, &area, numbers * c.from.width));
-    c.src += parts[i] * c.from.column;
-    c.dst += parts[i] * c.to.column;
+    const convert_loop loop = {parts[i].times, parts[i].n * c->from.row, parts[i].n * c->to.row, 0};
+    c->rows = parts[i].n;
+    c->nloops = area->copy.nloops;
+    if (loop.n > 1)
+      c->loop[c->nloops++] = loop;
+    RS_TRY(part.block > 0 ? cut_columns(tables, &part, numbers * c->from.width) : cut_cast(tables, c, numbers));
+    c->src += loop.n * loop.src;
+    c->dst += loop.n * loop.dst;
   }
   return RESHARD_SUCCESS;
+}
+
+/* Cuts rows and columns in boxes that are transposed: units are aligned on both sides, where they can be. */
+static reshard_status cut_turned(rs_box_tables *tables, convert_copy *c) {
+  if (c->from.row < 0) {
+    c->src += (c->rows - 1) * c->from.row;
+    c->dst += (c->rows - 1) * c->to.row;
+    c->from.row = -c->from.row;
+    c->to.row = -c->to.row;
+  }
+  const int64_t rows = find_head(c->src, c->from.width), columns = find_head(c->dst, c->to.width);
+  convert_copy box = *c;
+  box.rows = box.columns = RS_BOX_CONVERT_TURNED;
+  box.src += rows * c->from.row;
+  box.dst += columns * c->to.width + rows * c->to.row;
+  box.src += columns * c->from.column;
+  box = turn_box(&box);
+  const bool whole = is_whole(&box);
+  const convert_area area = {
+      .copy = *c, .head = whole ? columns : 0, .unit = whole ? 4 : 1, .block = RS_BOX_CONVERT_TURNED};
+  return cut_rows(tables, &area, whole ? rows : 0, RS_BOX_CONVERT_TURNED, RS_BOX_CONVERT_TURNED);
 }
 
 reshard_status rs_box_cast(rs_box_tables *tables, const rs_copy *copy, int64_t nloops, const rs_box_loop *loops,
@@ -260,19 +339,15 @@ reshard_status rs_box_cast(rs_box_tables *tables, const rs_copy *copy, int64_t n
   }
   const int64_t numbers = rs_min(tile / c.from.width, 4 * RS_BOX_CONVERT_UNITS * RS_BOX_THREADS);
   if (c.nloops == 0)
-    return cut_cast(tables, c, numbers);
+    return cut_cast(tables, &c, numbers);
   const convert_loop rows = take_loop(&c, find_rows(&c));
-  const int64_t most = c.from.column == c.from.width ? numbers / c.columns : TURNED;
-  const int64_t each = rs_max(1, rs_min(rows.n, most)), times = rows.n / each;
+  c.rows = rows.n;
   c.from.row = rows.src;
   c.to.row = rows.dst;
-  c.rows = each;
-  c.loop[c.nloops] = (convert_loop){times, each * rows.src, each * rows.dst, 0};
-  c.nloops += times > 1;
-  RS_TRY(cut_cast(tables, c, numbers));
-  c.nloops -= times > 1;
-  c.rows = rows.n - times * each;
-  c.src += times * each * rows.src;
-  c.dst += times * each * rows.dst;
-  return c.rows > 0 ? cut_cast(tables, c, numbers) : RESHARD_SUCCESS;
+  const bool dense = c.from.column == c.from.width;
+  if (!dense && c.to.column == c.to.width && llabs(rows.src) == c.from.width &&
+      rs_min(c.rows, c.columns) >= TURNED_LEAST)
+    return cut_turned(tables, &c);
+  const int64_t most = rs_max(1, rs_min(rows.n, dense ? numbers / c.columns : LINES));
+  return cut_rows(tables, &(convert_area){.copy = c, .unit = 1}, 0, most, numbers);
 }

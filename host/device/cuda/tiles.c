@@ -357,7 +357,7 @@ static void clear_tables(rs_box_tables *tables) {
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     tables->tile[c].n = 0;
   tables->shape.n = tables->axis.n = tables->hand.n = 0;
-  tables->last = tables->threads = 0;
+  tables->last = tables->threads = tables->kept = 0;
   tables->bulk_bytes = tables->narrow_src = tables->narrow_dst = 0;
   if (tables->slot.at != NULL)
     memset(tables->slot.at, 0, (size_t)tables->slot.n * sizeof *tables->slot.at);
