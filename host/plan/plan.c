@@ -13,9 +13,11 @@
 
 static const char *const op_names[] = {"copy", "sum", "avg", "min", "max", "prod"};
 
+static const char *name_of(const reshard_entry *e) { return e->name != NULL ? e->name : "tensor"; }
+
 #define LABEL_TEXT 96
 static const char *label_of(char text[LABEL_TEXT], int64_t i, const reshard_entry *e) {
-  snprintf(text, LABEL_TEXT, "entry %lld '%.64s'", (long long)i, e->name != NULL ? e->name : "tensor");
+  snprintf(text, LABEL_TEXT, "entry %lld '%.64s'", (long long)i, name_of(e));
   return text;
 }
 
@@ -127,11 +129,8 @@ static reshard_status add_parts(struct reshard_plan_s *plan, const char *label, 
   const rs_entry *whole = &plan->entries[i];
   for (int k = 0; rs_scaling_part(scaling, whole->dtype, whole->dst_dtype, k, &part); k++) {
     int64_t at = k == 0 ? i : plan->nentries++;
-    if (k > 0) {
+    if (k > 0)
       plan->entries[at] = *whole;
-      plan->entries[at].name = NULL;
-      RS_TRY(rs_alloc_copy(&plan->entries[at].name, whole->name, (int64_t)strlen(whole->name) + 1, 1));
-    }
     RS_TRY(add_part(plan, label, at, table, slots, &part));
   }
   return RESHARD_SUCCESS;
@@ -143,8 +142,9 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
   label_of(label, i, e);
   RS_TRY(check_entry(label, e, plan->world, plan->smaller));
   rs_entry *kept = &plan->entries[i];
-  const char *name = e->name != NULL ? e->name : "tensor";
-  RS_TRY(rs_alloc_copy(&kept->name, name, (int64_t)strlen(name) + 1, 1));
+  int64_t length = (int64_t)strlen(name_of(e)) + 1;
+  kept->name = memcpy(plan->names->at + plan->names->used, name_of(e), (size_t)length);
+  plan->names->used += length;
   kept->of = i;
   kept->dtype = e->dtype;
   kept->dst_dtype = dst_dtype_of(e);
@@ -171,12 +171,17 @@ static reshard_status add_entry(struct reshard_plan_s *plan, const reshard_entry
 static int64_t order_width(const rs_class *c) { return rs_class_in_blocks(c) ? 1 : c->wire.width; }
 
 static reshard_status add_entries(struct reshard_plan_s *plan, int64_t n, const reshard_entry *entries) {
-  int64_t *table = NULL, slots = 8, most = n;
-  for (int64_t i = 0; i < n; i++)
-    most += entries[i].size == sizeof *entries && entries[i].block != NULL ? RS_SCALING_PARTS - 1 : 0;
+  int64_t *table = NULL, slots = 8, most = n, bytes = sizeof *plan->names;
+  for (int64_t i = 0; i < n && entries[i].size == sizeof *entries; i++) { /* one of another size is refused */
+    most += entries[i].block != NULL ? RS_SCALING_PARTS - 1 : 0;
+    bytes += (int64_t)strlen(name_of(&entries[i])) + 1;
+  }
   while (slots < 2 * most)
     slots *= 2;
   RS_TRY(rs_alloc_zero(&plan->entries, most, sizeof *plan->entries));
+  RS_TRY(rs_alloc(&plan->names, bytes, 1));
+  atomic_init(&plan->names->references, 1);
+  plan->names->used = 0;
   RS_TRY(rs_alloc(&plan->order, most, sizeof *plan->order));
   RS_TRY(rs_alloc(&table, slots, sizeof *table));
   memset(table, -1, (size_t)slots * sizeof *table);
@@ -306,17 +311,16 @@ fail:
 
 /* Copies the entries of another rank's plan; buffers are this rank's own. */
 static reshard_status copy_entries(struct reshard_plan_s *plan, const struct reshard_plan_s *like) {
-  RS_TRY(rs_alloc_zero(&plan->entries, like->nentries, sizeof *plan->entries));
+  RS_TRY(rs_alloc(&plan->entries, like->nentries, sizeof *plan->entries));
+  plan->names = RS_RETAIN(like->names);
   RS_TRY(rs_alloc_copy(&plan->order, like->order, like->nentries, sizeof *plan->order));
   for (int64_t i = 0; i < like->nentries; i++) {
     const rs_entry *from = &like->entries[i];
     const rs_class *c = &like->classes.at[from->class_];
     const rs_entry *whole = i < like->ngiven ? NULL : &plan->entries[from->of];
     plan->entries[i] = *from;
-    plan->entries[i].name = NULL;
     plan->entries[i].src_buffer = whole != NULL ? whole->src_buffer : plan->nsrc;
     plan->entries[i].dst_buffer = whole != NULL ? whole->dst_buffer : plan->ndst;
-    RS_TRY(rs_alloc_copy(&plan->entries[i].name, from->name, (int64_t)strlen(from->name) + 1, 1));
     if (whole != NULL)
       continue;
     plan->nsrc += rs_class_buffers(c, true, plan->rank);
@@ -416,8 +420,8 @@ reshard_status rs_plan_create_wide(int64_t nentries, const reshard_entry *entrie
 void reshard_plan_destroy(reshard_plan plan) {
   if (plan == NULL)
     return;
-  for (int64_t i = 0; plan->entries != NULL && i < plan->nentries; i++)
-    free(plan->entries[i].name);
+  if (RS_DROP(plan->names))
+    free(plan->names);
   for (int64_t i = 0; i < plan->classes.n; i++)
     rs_class_free(&plan->classes.at[i]);
   if (plan->shared == NULL)

@@ -10,6 +10,8 @@
 
 #include <reshard/plan.h>
 
+#include <stdatomic.h>
+
 /* Axes of a region: the dims of the destination in their order, then source dims that the destination lacks. */
 #define RS_MAX_AXES (2 * RESHARD_MAX_DIMS)
 typedef struct rs_space {
@@ -125,8 +127,15 @@ typedef struct rs_entry {
   int64_t of;                     /* the entry as it was given, for each of its parts */
   reshard_dtype dtype, dst_dtype; /* dst_dtype is never NONE */
   int64_t src_buffer, dst_buffer; /* first of its buffers in the lists of all entries */
-  char *name;
+  const char *name;               /* the plan's */
 } rs_entry;
+
+/* Names of all entries, one behind the other. Plans that were made together have one list. */
+typedef struct rs_entry_names {
+  atomic_int references;
+  int64_t used;
+  char at[];
+} rs_entry_names;
 
 typedef struct rs_peer {
   int64_t rank;
@@ -170,6 +179,7 @@ struct reshard_plan_s {
   int64_t ngiven;   /* entries as they were given; their further parts are behind them */
   int64_t nentries; /* with these */
   rs_entry *entries;
+  rs_entry_names *names;
   int64_t *order; /* entries by wire width descending: the order within messages */
   RS_VEC(rs_class) classes;
   int64_t nsrc, ndst;           /* buffers of this rank in all */
