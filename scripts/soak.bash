@@ -2,21 +2,29 @@
 
 run_soak() { # [MINUTES]: batches with new seeds
   [[ ${1:-1} =~ ^[1-9][0-9]*$ ]] || die "soak: '$1' is no number of minutes"
-  local minutes=${1:-30} goal=0 batch=10000 done_=0 seed end
+  local minutes=${1:-30} goal=0 batch=10000 done_=0 end seeds pids i
   [ $# -gt 0 ] || goal=1000000
   need "${build_packages[@]}"
   build_or_die release reshard_product
   end=$((SECONDS + minutes * 60))
-  while [ "$SECONDS" -lt "$end" ] && { [ "$goal" = 0 ] || [ "$done_" -lt "$goal" ]; }; do
-    seed=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
-    "$build/reshard" verify --cases "$batch" --seed "$seed" >"$log/soak.log" 2>&1 </dev/null || {
-      tail -40 "$log/soak.log"
-      die "soak failed; again: $build/reshard verify --cases $batch --seed $seed"
-    }
-    done_=$((done_ + batch))
-    say "seed $seed: $batch cases right, $done_ in all"
+  while if [ "$goal" -gt 0 ]; then [ "$done_" -lt "$goal" ]; else [ "$SECONDS" -lt "$end" ]; fi; do
+    seeds=() pids=() # a batch a core
+    for ((i = 0; i < $(nproc); i++)); do
+      seeds+=("$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')")
+      "$build/reshard" verify --cases "$batch" --seed "${seeds[i]}" >"$log/soak-$i.log" 2>&1 </dev/null &
+      pids+=($!)
+    done
+    for i in "${!pids[@]}"; do
+      if ! wait "${pids[i]}"; then
+        kill "${pids[@]}" 2>/dev/null || true
+        tail -40 "$log/soak-$i.log"
+        die "soak failed; again: $build/reshard verify --cases $batch --seed ${seeds[i]}"
+      fi
+      done_=$((done_ + batch))
+    done
+    say "seeds ${seeds[*]}: $batch cases each right, $done_ in all"
   done
-  tail -30 "$log/soak.log"
+  tail -30 "$log/soak-0.log"
   say "soak: $done_ cases, none wrong"
   soak_processes "$minutes"
   soak_tests "$minutes"
