@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -107,25 +108,43 @@ def _local(x: DTensor) -> torch.Tensor:
     return part if type(part) is torch.Tensor or not hasattr(part, "wait") else part.wait()
 
 
-def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], comm: Comm, group: Any,
+@functools.lru_cache(64)
+def _names(names: tuple[str, ...], world: int) -> tuple[torch.Tensor, tuple[Layout, Layout]]:
+    """A number of the names, and the layouts that give all ranks those of each: one more tensor of a call."""
+    digest = int.from_bytes(hashlib.sha256("\0".join(names).encode("utf-8", "surrogatepass")).digest()[:8], "little", signed=True)
+    return torch.tensor([digest]), (Layout.chunk([world], world), Layout.mesh([world], world, [world], ["R"]))
+
+
+def _refuse_names(tensors: Mapping[str, Any], comm: Comm, group: Any, error: MismatchError | None = None) -> None:
+    """Raises the error of names that differ, on all ranks alike."""
+    names: list[Any] = [None] * comm.size
+    dist.all_gather_object(names, list(tensors), group=group)
+    for rank, theirs in enumerate(names):
+        if set(theirs) != set(names[0]):
+            name = min(set(theirs) ^ set(names[0]))
+            raise MismatchError(f"'{name}' is a tensor on rank {0 if name in names[0] else rank} alone, of ranks 0 and {rank}") from error
+
+
+def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], comm: Comm, group: Any, named: bool,
           dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-    """The local parts of the tensors in their target layouts."""
-    parts = [_local(x) for x in tensors.values()]
+    """The local parts of the tensors in their target layouts, of which there may be none. named: the names are compared, too."""
+    parts = [_local(x) for x, _ in zip(tensors.values(), pairs)]
     if any(part.is_cuda for part in parts):
         held = [target.arrays(comm.rank) for _, target in pairs]
         results = [torch.empty(a[0].shape if a else (0,), dtype=dtype or part.dtype, device=part.device) for a, part in zip(held, parts)]
         _transfer(tensors, pairs, parts, results, comm)
         return results
+    dtypes = [dtype] * len(parts) + [None]
+    if named:
+        digest, told = _names(tuple(tensors), comm.size)
+        parts, pairs = [*parts, digest], [*pairs, told]
     try:
-        moved: list[torch.Tensor] = _redistribute(parts, [src for src, _ in pairs], [dst for _, dst in pairs], comm, dtype=dtype, _like=torch.Tensor)
+        moved: list[torch.Tensor] = _redistribute(parts, [src for src, _ in pairs], [dst for _, dst in pairs], comm, dtype=dtypes, _like=torch.Tensor)
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
-        names: list[Any] = [None] * comm.size
-        dist.all_gather_object(names, list(tensors), group=group)
-        for rank, theirs in enumerate(names):
-            if set(theirs) != set(names[0]):
-                raise MismatchError(f"'{min(set(theirs) ^ set(names[0]))}' is a tensor on rank {0 if len(theirs) < len(names[0]) else rank} alone, "
-                                    f"of ranks 0 and {rank}") from error
+        _refuse_names(tensors, comm, group, error)
         raise
+    if named and len(set(moved.pop().tolist())) > 1:
+        _refuse_names(tensors, comm, group)
     return moved
 
 
@@ -151,16 +170,17 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
     """
     if out is not None and dtype is not None:
         raise ValueError(f"dtype {dtype} is of new tensors; out has its own")
-    if isinstance(x, DTensor):
-        return redistribute({"tensor": x}, device_mesh, placements, out=None if out is None else {"tensor": out}, dtype=dtype,
-                            group=group)["tensor"]
-    tensors, result = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}, dict(x)
-    if not tensors:
-        return result
-    comm = _comm(group)
+    comm, bare = _comm(group), isinstance(x, DTensor)
+    if bare:
+        x, out = {"tensor": x}, None if out is None else {"tensor": out}
+    with _told(comm):
+        if not isinstance(x, Mapping):
+            raise TypeError(f"a {type(x).__name__}, where a DTensor, or a dict of them, is due")
+        tensors, result = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}, dict(x)
     if out is not None:
-        _fill(tensors, out, comm)
-        return {**result, **{name: out[name] for name in tensors}}
+        _fill(tensors, out, comm, group, not bare)
+        result.update((name, out[name]) for name in tensors)
+        return result["tensor"] if bare else result
     with _told(comm):
         of = placements if callable(placements) else placements.__getitem__ if isinstance(placements, Mapping) else lambda name: placements
         chosen: dict[str, Any] = {name: of(name) for name in tensors}
@@ -168,19 +188,23 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
         for name, source in tensors.items():
             if dtype is not None and source.dtype is not dtype and not (source.dtype.is_floating_point and dtype.is_floating_point):
                 raise NotImplementedError(f"'{name}': no cast from {source.dtype} to {dtype}")
-    for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, dtype)):
+    for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, not bare, dtype)):
         made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
         result[name] = made.requires_grad_() if source.requires_grad else made
-    return result
+    return result["tensor"] if bare else result
 
 
-def _fill(tensors: dict[str, DTensor], out: Mapping[str, DTensor], comm: Comm) -> None:
+def _fill(tensors: dict[str, DTensor], out: Mapping[str, DTensor], comm: Comm, group: Any, named: bool) -> None:
     with _told(comm):
         for name in tensors:
+            if not isinstance(out[name], DTensor):
+                raise TypeError(f"'{name}': out has a {type(out[name]).__name__}, where a DTensor is due")
             if out[name].shape != tensors[name].shape:
                 raise ValueError(f"'{name}': out has {tuple(out[name].shape)}, not {tuple(tensors[name].shape)}")
         pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
         parts = [_local(x) for x in tensors.values()], [_local(out[name]) for name in tensors]
+    if named and not any(part.is_cuda for part in parts[1]):
+        _move(tensors, [], comm, group, True)
     _transfer(tensors, pairs, *parts, comm)
 
 
@@ -199,7 +223,8 @@ def _transfer(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]
 
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
-    whole: torch.Tensor = redistribute(x, x.device_mesh, [Replicate()] * x.device_mesh.ndim, group=group)._local_tensor
+    mesh = getattr(x, "device_mesh", None)  # of none redistribute says what is wrong
+    whole: torch.Tensor = redistribute(x, mesh, [Replicate()] * getattr(mesh, "ndim", 0), group=group)._local_tensor
     return whole.detach()
 
 
@@ -213,7 +238,7 @@ def _move_named(state: Mapping[str, Any], path: str | os.PathLike[str], group: A
         layouts = [_own_layout(x._spec, comm.size) if isinstance(x, DTensor) else Layout.mesh(list(x.shape), comm.size, [comm.size], ["R"])
                    for x in tensors.values()]
         parts = [_local(x) if isinstance(x, DTensor) else x.detach() for x in tensors.values()]
-    _move_state(comm, os.fspath(path), list(tensors), parts, layouts, saves, option, dtype)
+    _move_state(comm, path, list(tensors), parts, layouts, saves, option, dtype)
 
 
 def save(state: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False, dtype: Any = None, group: Any = None) -> None:

@@ -159,7 +159,8 @@ Array exported_array(nb::handle object, const What &what) {
   for (int d = 0; d < a.ndim; d++)
     a.shape[d] = int64_t(view.shape(size_t(d))), a.strides[d] = view.stride(size_t(d));
   a.data = const_cast<void *>(view.data());
-  a.writable = nb::try_cast(object, writable, false);
+  // JAX's are written by nobody, which their DLPack does not say.
+  a.writable = !nb::hasattr(object, "addressable_shards") && nb::try_cast(object, writable, false);
   a.view = view;
   return a;
 }

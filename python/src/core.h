@@ -123,6 +123,8 @@ inline const char *c_text(const std::string &text, const char *what) {
   return text.c_str();
 }
 
+std::string path_of(nb::handle path, bool there = true); // of a str or os.PathLike, which has to be there
+
 // The T that the caller gave, else a TypeError.
 template <typename T> T &as(nb::handle given, const char *what) {
   if (!nb::isinstance<T>(given)) {

@@ -14,9 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace {
-
-std::string path_of(nb::handle path, bool there = true) { // of a str or os.PathLike, which has to be there
+std::string path_of(nb::handle path, bool there) {
   PyObject *bytes = nullptr;
   if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0)
     nb::raise_python_error();
@@ -25,6 +23,8 @@ std::string path_of(nb::handle path, bool there = true) { // of a str or os.Path
     raise(RESHARD_ERROR_INVALID, "no file or directory '" + text + "'", {}, "MissingError");
   return text;
 }
+
+namespace {
 
 struct Checkpoint : Owned<reshard_checkpoint, reshard_checkpoint_close> { // NULL once it is closed
   explicit Checkpoint(nb::handle path)

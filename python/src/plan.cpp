@@ -294,5 +294,5 @@ void bind_plan(nb::module_ &m) {
       .def("reverse", &reverse, "The plan of the adjoint.")
       .def("_repr_svg_", &drawn)
       .def("to_json", [](const Plan &p) { return printed(reshard_plan_explain, p.handle, RESHARD_JSON); })
-      .def("__str__", [](const Plan &p) { return printed(reshard_plan_explain, p.handle, RESHARD_TEXT); });
+      .def("__repr__", [](const Plan &p) { return printed(reshard_plan_explain, p.handle, RESHARD_TEXT); });
 }

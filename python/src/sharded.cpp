@@ -127,7 +127,7 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
     on = stream_of(comm, stream);
     Given all = take(comm, arrays, std::move(wanted), false);
     for (const Wanted &w : all.wanted)
-      dtypes.push_back(dtype_of(dtype, w.dtype));
+      dtypes.push_back(dtype_of(is_list(dtype) ? nb::object(dtype[dtypes.size()]) : nb::borrow(dtype), w.dtype));
     return all;
   });
   const std::vector<Sharder> &sharders = sharders_of(comm, limit);
@@ -158,18 +158,19 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
 using Tree = Owned<reshard_tree, reshard_tree_release>;
 
 // Saves named tensors of all ranks as a directory of shards, or loads into them. One array for each on every rank.
-void move_state(Comm &comm, const std::string &path, const std::vector<std::string> &names, nb::handle arrays,
+void move_state(Comm &comm, nb::handle path, const std::vector<std::string> &names, nb::handle arrays,
                 nb::handle layouts, bool save, bool option, nb::handle dtype) {
   Use<Comm> in(comm);
   reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
   reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
   saving.force = loading.partial = option;
+  std::string to;
   const Given given = joined(comm, [&] {
     std::vector<Wanted> wanted;
     for (const Layout *l : layouts_of(layouts, "layouts"))
       wanted.push_back({l, RESHARD_DTYPE_NONE, c_text(names.at(wanted.size()), "name")});
     saving.dtype = dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype);
-    c_text(path, "path");
+    to = path_of(path, !save);
     return take(comm, arrays, std::move(wanted), !save);
   });
   const std::vector<Sharder> &sharders = sharders_of(comm, {});
@@ -184,8 +185,8 @@ void move_state(Comm &comm, const std::string &path, const std::vector<std::stri
     }
   }
   run_ranks(comm, [&](size_t i) {
-    return save ? reshard_state_save(sharders[i].handle, trees[i].handle, path.c_str(), &saving, nullptr)
-                : reshard_state_load(sharders[i].handle, trees[i].handle, path.c_str(), &loading, nullptr);
+    return save ? reshard_state_save(sharders[i].handle, trees[i].handle, to.c_str(), &saving, nullptr)
+                : reshard_state_load(sharders[i].handle, trees[i].handle, to.c_str(), &loading, nullptr);
   });
 }
 

@@ -102,6 +102,19 @@ def test_destinations_that_overlap_are_refused_whichever_ranks_or_entries_they_a
             assert (other == 7).all()
         with pytest.raises(reshard.InvalidError, match="overlap"):
             reshard.Transfer(reshard.Plan(ONE, ONE, "f32", 0), comm, [out], [out])
+    rows, columns = (reshard.Layout(text, (4, 4), 2) for text in ("chunk(0)", "chunk(1)"))
+    plans, mine, whole = [reshard.Plan(rows, columns, "f32", r) for r in range(2)], [np.ones((2, 4), "f4")] * 2, np.full((4, 4), 7, "f4")
+    long = whole.reshape(-1)
+    with reshard.local(2) as comm:
+        for pair in ([whole[:, :2]] * 2, [long[:8].reshape(4, 2), long[7:15].reshape(4, 2)], [long[8:].reshape(4, 2), long[8:].reshape(2, 4).T]):
+            with pytest.raises(reshard.InvalidError, match="destinations of ranks [01] and [01] of this process overlap"):
+                reshard.Transfer(plans, comm, mine, pair)
+            assert (whole == 7).all()
+        transfer = reshard.Transfer(plans, comm, mine, [whole[:, :2], whole[:, 2:]])  # columns that interleave
+        with pytest.raises(reshard.InvalidError, match="of this process overlap"):
+            transfer.rebind(mine, [whole[:, 2:]] * 2)
+        transfer.execute()
+        assert (whole == 1).all()
 
 
 NULS: list[Callable[[Path], object]] = [

@@ -36,6 +36,17 @@ for extents in ((8,), (2, 4), (4, 2), (2, 2, 2)):
 one = SingleDeviceSharding(jax.devices()[3])
 same(reshard.jax.layout(one, (4, 5)), one, (4, 5))
 print(checked, 'shardings')
+one = reshard.Layout("rank(0)", (4, 8), 1)
+for dtype in ("float32", "bfloat16"):
+    source, out = jax.numpy.ones((4, 8), dtype), np.zeros((4, 8), dtype)
+    plan, comm = reshard.Plan(one, one, dtype, 0), reshard.local(1)
+    reshard.Transfer(plan, comm, source, out).execute()
+    assert (out == 1).all()
+    try:
+        reshard.Transfer(plan, comm, out, source)
+        raise SystemExit("a jax.Array was taken as a destination")
+    except reshard.InvalidError as error:
+        assert "read-only" in str(error), error
 """
 
 

@@ -76,6 +76,18 @@ numbers = {"n": of(torch.ones(2, 4, dtype=torch.int64) if second else torch.ones
 refused(lambda: move(numbers, mesh, [Shard(1)], dtype=torch.bfloat16), NotImplementedError, "'n': no cast from torch.int64")
 refused(lambda: move(w, mesh, [Shard(1)], out=wrong if second else out), ValueError, "'w': out has (4, 2)")
 refused(lambda: reshard.torch.save({**w, "t": 1} if second else w, sys.argv[1]), TypeError, "'t' is a int")
+refused(lambda: move(5 if second else w, mesh, [Shard(1)]), TypeError, "a int, where a DTensor")
+refused(lambda: move(w, mesh, [Shard(1)], out={"w": 5} if second else out), TypeError, "'w': out has a int")
+refused(lambda: reshard.torch.load(w, "/no/such" if second else "."), FileNotFoundError, "no file or directory '/no/such'")
+own = {f"w{dist.get_rank()}": w["w"]}
+for given, into, text in ((own, None, "'w0' is a tensor on rank 0 alone, of ranks 0 and 1"), ({} if second else w, None, "'w'"),
+                          (own, dict.fromkeys(own, out["w"]), "'w0'"), (own if second else w, None, "'w'")):
+    try:
+        move(given, mesh, [Shard(1)], out=into)
+    except reshard.MismatchError as raised:
+        assert text in str(raised) and (out["w"].to_local() == 1).all(), raised
+    else:
+        raise SystemExit(f"{list(given)}: taken")
 for _ in range(2):
     move({"w": of(torch.full((2, 4), 3.0))}, mesh, [Shard(1)], out=out)
 assert (out["w"].to_local() == 3).all() and out["w"].to_local().shape == (4, 2)
