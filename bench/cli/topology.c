@@ -14,6 +14,7 @@ typedef struct topology_file {
   const char *path;
   int64_t line, world, domains;
   int64_t *domain; /* of each rank; -1: not named yet */
+  int64_t said[4]; /* the line of each word; 0: none yet */
   reshard_topology *out;
 } topology_file;
 
@@ -113,10 +114,17 @@ static void read_line(topology_file *f, char *line) {
     size_t length = strlen(words[i].word);
     if (strncmp(line, words[i].word, length) != 0 || strchr(" \t", line[length]) == NULL)
       continue;
+    if (f->said[i] > 0)
+      cli_exit(EXIT_USAGE, "--topology %s:%lld: %s is in line %lld, too", f->path, (long long)f->line, words[i].word,
+               (long long)f->said[i]);
+    f->said[i] = f->line;
     const char *rest = line + length + strspn(line + length, " \t");
     *fields[i] = read_value(f, &words[i], rest);
     return;
   }
+  if (*line != '\0' && strchr("0123456789,", *line) == NULL)
+    cli_exit(EXIT_USAGE, "--topology %s:%lld: '%.64s': ranks are needed, or between, within, round or chains", f->path,
+             (long long)f->line, line);
   if (*line != '\0')
     read_domain(f, line);
 }

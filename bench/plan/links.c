@@ -28,6 +28,7 @@ static void add_rank(struct link_counts *l, const reshard_plan_info *i, int64_t 
   d->entering += i->between_received_bytes;
   d->least += i->entering_least_bytes;
   *holders += i->source_bytes > 0;
+  l->within_least += i->lower_bound_bytes - i->entering_least_bytes;
   l->between += i->between_received_bytes;
   l->within += i->within_received_bytes;
   l->leaving += i->leaving_bytes;
@@ -106,7 +107,7 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
   printf("between       %s; busiest link %s out, ", cli_bytes_text(b, (double)l->between),
          cli_bytes_text(c, (double)l->most_out));
   printf("%s in\n", cli_bytes_text(b, (double)l->most_in));
-  printf("within        %s; busiest link %s\n", cli_bytes_text(b, (double)l->within),
+  printf("within        %s where a byte enters once; busiest link %s\n", beside_least(a, l->within, l->within_least),
          cli_bytes_text(c, (double)l->most_within));
   if (l->chains > 0)
     printf("passed on     in %lld hops, by %lld chain%s; nothing where a transfer is direct or takes a collective\n",
@@ -127,11 +128,11 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
 
 void link_counts_json(const struct link_counts *l, rs_json *j) {
   rs_json_ints(j, {"domains", l->ndomains}, {"between_bytes", l->between}, {"within_bytes", l->within},
-               {"leaving_bytes", l->leaving}, {"leaving_least_bytes", l->leaving_least},
-               {"entering_bytes", l->entering}, {"entering_least_bytes", l->entering_least},
-               {"max_between_sent_bytes", l->most_out}, {"max_between_received_bytes", l->most_in},
-               {"max_within_bytes", l->most_within}, {"hops", l->hops}, {"chains", l->chains},
-               {"later_rounds", l->later});
+               {"within_least_bytes", l->within_least}, {"leaving_bytes", l->leaving},
+               {"leaving_least_bytes", l->leaving_least}, {"entering_bytes", l->entering},
+               {"entering_least_bytes", l->entering_least}, {"max_between_sent_bytes", l->most_out},
+               {"max_between_received_bytes", l->most_in}, {"max_within_bytes", l->most_within}, {"hops", l->hops},
+               {"chains", l->chains}, {"later_rounds", l->later});
   rs_json_real(j, "estimate_us", 1e6 * l->estimate);
   rs_json_real(j, "bound_us", 1e6 * l->bound);
   if (l->twice > 0)
@@ -151,7 +152,7 @@ void link_counts_json_rank(const reshard_topology *t, const reshard_plan_info *i
                {"within_bytes", i->within_received_bytes}, {"within_sent_bytes", i->within_sent_bytes},
                {"leaving_bytes", i->leaving_bytes}, {"leaving_least_bytes", i->leaving_least_bytes},
                {"entering_bytes", i->between_received_bytes}, {"entering_least_bytes", i->entering_least_bytes},
-               {"streams", i->streams});
+               {"streams", i->streams}, {"hops", i->hops}, {"chains", i->chains});
   rs_json_real(j, "estimate_us", 1e6 * estimate_time(t, busy_time(t, i), i->rounds, i->later_rounds));
   rs_json_real(j, "bound_us", 1e6 * lack_time(t, i));
 }

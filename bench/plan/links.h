@@ -15,6 +15,7 @@ struct link_counts {
   domain_links *domain;
   int64_t between, within, leaving, entering; /* bytes of all ranks */
   int64_t leaving_least, entering_least;
+  int64_t within_least;                   /* what ranks lack beyond the least that enters */
   int64_t most_out, most_in, most_within; /* of a rank */
   int64_t chains, hops, later;            /* later: rounds beyond the plan's, for later hops */
   double estimate, bound;                 /* seconds */

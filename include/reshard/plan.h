@@ -85,11 +85,11 @@ typedef struct reshard_entry {
  * types: those that are runs of 1 KiB or more, at one stride, without staging. Such types are taken where all is one
  * round then, and would be several else.
  *
- * The least limit is 256 bytes x world. Messages are cut in pieces of a 16th of limit / world or more: then those of
- * all peers fit the staging of two rounds. No piece can be less than 16 bytes, the widest element. Pieces are whole
- * steps of 256 bytes from 4 KiB x world on. Below, steps are 16 bytes: that works, in more and shorter messages. */
+ * The least limit is 256 bytes x world, or 128 for each stream that a rank stages (of the info), where that is more.
+ * Messages are cut in pieces of a 16th of limit / world or more: then those of all peers fit the staging of two rounds.
+ * Pieces are steps of 256 bytes from 4 KiB x world on. Below, they are of 16 bytes, the widest element. */
 #define RESHARD_DEFAULT_LIMIT 0
-#define RESHARD_NO_LIMIT      (-1) /* one round, however much that stages */
+#define RESHARD_NO_LIMIT      (-1) /* one round, but where bytes are passed on, however much that stages */
 
 /* Domains of ranks whose links within are faster than those between: nodes, or domains of NVLink. Begin with
  * RESHARD_TOPOLOGY_DEFAULTS: 50 GB/s between, 900 GB/s within, 30 us a round. */
@@ -99,9 +99,9 @@ typedef struct reshard_topology {
   const int64_t *domain;   /* the domain of each rank, any number, read during the call */
   int64_t between, within; /* bytes a second that a rank sends, and receives, to other domains and within; above 0 */
   int64_t round_ns;        /* what a round costs beside its bytes; above 0 */
-  /* In which domains with equally many receivers pass bytes on, at most as many as domains. The first domain of a chain
-   * gets a byte from the holders, each other one from the one before; its ranks pass it on to one another. 0: as many
-   * as take the least time by a model, or none. RESHARD_NO_CHAINS: nothing is passed on. */
+  /* Of domains with equally many receivers; at most as many as domains. A chain's first domain gets bytes from the
+   * holders, each other one from the one before, and its ranks pass them on. 0: by a model; RESHARD_NO_CHAINS: none.
+   * Passing on takes rounds, without a limit, too: in a single one each hop would wait for all of the one before. */
   int64_t chains;
 } reshard_topology;
 #define RESHARD_NO_CHAINS     (-1)

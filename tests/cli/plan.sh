@@ -173,6 +173,7 @@ plan_in hgx:8; says '^topology      2 domains; 50 GB/s between and 450 within, 3
 says '^leaving       16.0 MiB, 4.000 x the least of 4.00 MiB \(from holders to other domains\)$'
 says '^entering      16.0 MiB, 4.000 x the least of 4.00 MiB \(all domains\); domain 1 16.0 MiB'
 says '^between       16.0 MiB; busiest link 2.00 MiB out, 2.00 MiB in$'
+says '^within        0 B, 0.000 x the least of 12.0 MiB where a byte enters once; busiest link 0 B$'
 # 2 MiB / 50 GB/s + 30 us; 0.5 MiB / 50 GB/s
 says "^estimate      71.943 us in 1 round; 6.861 x the bound of 10.4858 us; "
 says '^busiest rank  2.00 MiB in one direction over both of its links, '
@@ -187,13 +188,15 @@ round 10 us
 TEXT
 plan_in machine; says '^topology      2 domains; 25 GB/s between and 100 within, 10 us a round$'
 expect 0 "${reshard[@]}" --topology ./machine --json -
-for field in '"domains":2,' '"between_bytes":8388608,' '"within_bytes":8388608,' '"leaving_bytes":8388608,' \
+for field in '"domains":2,' '"between_bytes":8388608,' '"within_bytes":8388608,' '"within_least_bytes":12582912,' \
+  '"leaving_bytes":8388608,' \
   '"leaving_least_bytes":4194304,' '"entering_bytes":8388608,' '"entering_least_bytes":4194304,' '"hops":1,' \
   '"chains":0,' '"estimate_us":51.943,' '"bound_us":20.9715' '"per_domain":[{"domain":0,"ranks":8,'; do
   grep -qF "$field" "$work/out" || fault "no $field in the JSON"
 done
 expect 0 "${reshard[@]}" --topology machine --rank 11 --json -
-for field in '"between_bytes":1048576,' '"within_bytes":1048576,' '"entering_least_bytes":0,' '"estimate_us":'; do
+for field in '"between_bytes":1048576,' '"within_bytes":1048576,' '"entering_least_bytes":0,' '"hops":1,' \
+  '"chains":0,' '"estimate_us":'; do
   grep -qF "$field" "$work/out" || fault "no $field in the JSON of one rank"
 done
 
@@ -207,6 +210,8 @@ refuses 'wrong: rank 15 of 16 is in no domain' 0-7 8-14
 refuses 'wrong:2: rank 7 is in an earlier domain, too' 0-7 7-15
 refuses "wrong:2: ranks of a domain: .*rank 16 is not in the world of 16 ranks" 0-7 8-16
 refuses 'wrong:1: ranks of a domain: .*' 0-7x 8-15
+refuses "wrong:3: 'betwen 50': ranks are needed, or between, within, round or chains" 0-7 8-15 'betwen 50'
+refuses 'wrong:5: round is in line 3, too' 0-7 8-15 'round 30' 'chains 1' 'round 31'
 refuses 'wrong:3: between 0: above 0 is needed' 0-7 8-15 'between 0'
 refuses 'wrong:3: within -3: above 0 is needed' 0-7 8-15 'within -3'
 refuses 'wrong:3: within 1e30: above 0 is needed' 0-7 8-15 'within 1e30'
@@ -218,6 +223,7 @@ refuses 'wrong:3: within none: a number is needed of GB/s' 0-7 8-15 'within none
 printf '%s\n' 0-7 8-15 'chains 2' >machine
 plan_in machine
 says '^entering      4.00 MiB, 1.000 x the least of 4.00 MiB .all domains.; domain '
+says '^within        12.0 MiB, 1.000 x the least of 12.0 MiB where a byte enters once; busiest link '
 says '^passed on     in 2 hops, by 2 chains; nothing where a transfer is direct or takes a collective$'
 small=(plan --shape 64x64 --src 'mesh(2@0-1;S0)' --dst 'mesh(2@2-3;R)' --ranks 4 --topology 2)
 expect 0 "${small[@]}"; says '^passed on     nothing: it would take no less time$'
