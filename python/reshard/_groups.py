@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import importlib.util
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +28,20 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
     return node(n, comm.Get_rank(), gather, timeout=timeout)
 
 
+def _open_nccl() -> None:
+    """Opens the environment's NCCL by its file, where the process has none. The library takes what is loaded, else one by name."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libnccl.so.2", os.RTLD_NOLOAD | os.RTLD_NOW)
+        return
+    for place in getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", ()):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(os.path.join(place, "nccl", "lib", "libnccl.so.2"))
+            return
+
+
 def _own_nccl(store: Any, n: int, rank: int, timeout: float | None) -> Comm:
     """A new communicator of NCCL, whose id rank 0 passes on by the store of the group, or its error."""
+    _open_nccl()
     key = f"reshard/id/{store.add(f'reshard/made/{rank}', 1)}"  # as many on each rank
     if rank == 0:
         try:

@@ -85,6 +85,7 @@ Comm *make_local(int64_t n, int threads, Timeout timeout) {
 
 Comm *from_nccl(nb::object comm, Timeout timeout) {
   void *handle = address_of(nb::getattr(comm, "ptr", comm));
+  nb::module_::import_("reshard._groups").attr("_open_nccl")();
   return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, nullptr, milliseconds(timeout))}, false, true);
 }
 

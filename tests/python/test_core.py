@@ -6,9 +6,11 @@ import gc
 import os
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -421,6 +423,18 @@ def test_an_error_of_the_rank_that_makes_the_id_is_heard_by_all(monkeypatch: pyt
         monkeypatch.setattr(groups, "_nccl_id", refuse)
         with pytest.raises(reshard.UnsupportedError, match="rank 0: no NCCL here"):
             reshard.from_torch()
+
+
+def test_the_nccl_of_the_environment_is_opened_by_its_file(tmp_path: Path) -> None:
+    compiler, library = shutil.which("cc"), tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    if compiler is None:
+        pytest.skip("no cc")
+    library.parent.mkdir(parents=True)
+    (tmp_path / "old.c").write_text("int ncclGetVersion(int *v) { return *v = 1, 0; }")
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", library, tmp_path / "old.c"], check=True)
+    code = f"import sys; sys.path.append('{tmp_path}')\nimport reshard\nreshard.from_nccl(4096)"
+    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
+    assert "UnsupportedError: the NCCL that is loaded has version code 1; 2.18" in done.stderr or "this build has no NCCL" in done.stderr, done.stderr
 
 
 def test_a_stream_on_the_cpu_is_refused() -> None:

@@ -121,7 +121,29 @@ def lose(rank: int, n: int, gather: Any) -> Any:
         os.kill(os.getpid(), 9)
     with pytest.raises(reshard.PeerError, match="rank 1"):
         comm.barrier()
+    with comm.shrink() as left:  # those that are left go on
+        assert left.size == 2 and left.global_ranks == (0, 2)
+        rows, columns = (reshard.Layout(text, WHOLE.shape, 2) for text in ("chunk(0)", "chunk(1)"))
+        assert (reshard.redistribute(held(rows, left.rank, WHOLE), rows, columns, left) == held(columns, left.rank, WHOLE)).all()
     comm.close()
+
+
+def fork(rank: int, n: int, gather: Any) -> None:
+    with reshard.node(n, rank, gather, timeout=60) as comm:
+        child = os.fork()
+        if child == 0:
+            try:
+                comm.barrier()
+            except reshard.PeerError as error:
+                os._exit(0 if "the process that was forked, not this one" in str(error) else 3)
+            finally:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        comm.barrier()
+
+
+def test_a_forked_process_is_no_rank_of_its_parents_node() -> None:
+    on_processes(2, fork)
 
 
 def test_a_lost_process_is_named() -> None:
