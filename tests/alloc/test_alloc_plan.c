@@ -164,7 +164,7 @@ CASE(test_all_kinds) {
 }
 
 CASE(random_plans_survive_any_failed_allocation) {
-  int64_t seeds = test_scaled(150, 1), made = 0;
+  int64_t seeds = test_scaled(50, 10), made = 0;
   for (int64_t seed = 1; seed <= seeds; seed++) {
     case_plan r;
     seeded_case_make((uint64_t)seed, 0, &r);

@@ -305,9 +305,9 @@ static void each_world(int64_t (*each)(world *w), int64_t seeds) {
   assert_true(made > 20 * seeds);
 }
 
-CASE(create_survives_a_failed_allocation_of_any_rank) { each_world(each_create, test_scaled(60, 1)); }
+CASE(create_survives_a_failed_allocation_of_any_rank) { each_world(each_create, test_scaled(20, 4)); }
 
-CASE(rebind_survives_a_failed_allocation_of_any_rank) { each_world(each_rebind, test_scaled(24, 1)); }
+CASE(rebind_survives_a_failed_allocation_of_any_rank) { each_world(each_rebind, test_scaled(10, 2)); }
 
 /* Execute allocates nothing: counted over all threads, between two barriers within which ranks do nothing but
  * execute. */

@@ -1,5 +1,5 @@
 /* Random conversions of files, of every pair of formats and layout kinds, against naive readers and writers.
- * RESHARD_TEST_SCALE multiplies the number of cases (1,500), RESHARD_TEST_SEED replaces the first seed (1). */
+ * RESHARD_TEST_SCALE multiplies the number of cases (700), RESHARD_TEST_SEED replaces the first seed (1). */
 #include "random/file_case.h"
 #include "support/fixtures/scale.h"
 
@@ -138,7 +138,7 @@ static bool make_directory(char *path, size_t size) {
 
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 1500 * test_scale(), begin = rs_seconds();
+  double cases = 700 * test_scale(), begin = rs_seconds();
   char directory[512];
   if (!make_directory(directory, sizeof directory)) {
     printf("skipped: no directory for files can be made\n");
@@ -157,7 +157,7 @@ int main(void) {
     printf("something is left in %s\n", directory);
     return 1;
   }
-  if (none > 0 && m.totals.cases >= 1500) {
+  if (none > 0 && m.totals.cases >= 700) {
     printf("%lld pairs without a case\n", (long long)none);
     return 1;
   }

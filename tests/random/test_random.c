@@ -1,14 +1,20 @@
 /* Random reshards against the oracle, over both paths, and the kept regressions. RESHARD_TEST_SCALE multiplies the
- * number of cases (20,000), RESHARD_TEST_SEED replaces the first seed (1). One case in five at least takes several
- * rounds, and one in four passes bytes on. */
+ * number of cases (20,000; half of them where each access is looked at), RESHARD_TEST_SEED replaces the first seed (1).
+ * One case in five at least takes several rounds, and one in four passes bytes on. */
 #include "bench/verify/case_run.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CASES = 10000 };
+#else
+enum { CASES = 20000 };
+#endif
+
 int main(void) {
   const char *seed = getenv("RESHARD_TEST_SEED");
-  double cases = 20000 * test_scale();
+  double cases = CASES * test_scale();
   case_options many = {
       .cases = cases < 1 ? 1 : (int64_t)cases,
       .seed = seed != NULL ? strtoull(seed, NULL, 0) : 1,

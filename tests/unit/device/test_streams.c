@@ -11,11 +11,11 @@
 #include <string.h>
 
 #if defined(__SANITIZE_THREAD__)
-enum { SPARSE = 32 }; /* one in so many: what is looked for is another thing, and takes ten times as long */
+enum { SPARSE = 32, LEFT_OUT = 0 }; /* one in so many: what is looked for is another thing, ten times as slowly */
 #elif defined(__SANITIZE_ADDRESS__)
-enum { SPARSE = 16 };
+enum { SPARSE = 16, LEFT_OUT = 1 };
 #else
-enum { SPARSE = 1 };
+enum { SPARSE = 1, LEFT_OUT = 1 }; /* edges are left out */
 #endif
 enum { DEVICES = 3, EXECUTES = 2, TRIES = 4000 };
 
@@ -36,7 +36,7 @@ static void streams_watch(void *user, bool on) {
 }
 
 CASE(random_reshards_are_right_on_late_streams) {
-  int64_t cases = test_scaled((in_full ? 2000 : 1000) / SPARSE, 1), executed = 0;
+  int64_t cases = test_scaled((in_full ? 2000 : 500) / SPARSE, 8), executed = 0;
   for (int64_t i = 0; i < cases; i++) {
     uint64_t seed = 1 + (uint64_t)i;
     reshard_device devices[DEVICES];
@@ -104,7 +104,7 @@ CASE(every_record_and_wait_is_needed) {
     if (w->edges >= 0)
       assert_int_equal(edges, EXECUTES * w->edges);
     int64_t step = (edges > 60 ? 3 : 1) * (in_full || edges < 16 ? 1 : edges > 60 ? 3 : 2) * SPARSE;
-    for (int64_t k = 1; k <= edges; k += step) {
+    for (int64_t k = 1; LEFT_OUT && k <= edges; k += step) {
       bool found = false;
       for (int64_t t = 0; t < TRIES && !found; t++, runs++) {
         outcome o = run_way(w, &c, (uint64_t)(1000 * k + t), k, 0, false);

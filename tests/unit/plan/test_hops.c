@@ -533,14 +533,14 @@ done:
 
 CASE(bytes_enter_a_domain_once_and_are_sent_only_after_they_came) {
   played_counts counts = {0};
-  int64_t n = (int64_t)(900 * test_scale());
+  int64_t n = (int64_t)(300 * test_scale());
   for (int64_t i = 0; i <= n; i++)
     check_case(800000 + (uint64_t)i, false, &counts);
   print_message("%lld of %lld cases pass bytes on, %lld in several rounds, %lld from domain to domain; %lld limits "
                 "were too small\n",
                 (long long)counts.passed, (long long)n, (long long)counts.rounds, (long long)counts.chained,
                 (long long)counts.refused);
-  assert_true(n < 900 || (counts.passed > n / 30 && counts.rounds > n / 100));
+  assert_true(n < 300 || (counts.passed > n / 30 && counts.rounds > n / 100));
 }
 
 CASE(large_arrays_enter_a_domain_in_slices_of_several_takers) {

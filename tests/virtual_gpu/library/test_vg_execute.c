@@ -130,7 +130,7 @@ static stream_case drawn(machine *m, uint64_t seed, bool full) {
 }
 
 CASE(random_reshards_are_right_in_every_way) {
-  int64_t most = vg_scaled(240 / SPARSE, 3600), cases = 0, executed = 0, replayed = 0, in_rounds = 0;
+  int64_t most = vg_scaled(120 / SPARSE, 3600), cases = 0, executed = 0, replayed = 0, in_rounds = 0;
   for (int64_t i = 0; i < most; i++) {
     uint64_t seed = 1 + vg_first_seed() + (uint64_t)i;
     if (!vg_is_mine(i / 60)) /* what is drawn by remainders of the seed is in each */

@@ -4,6 +4,7 @@
 # something behind. An argument is the number of GPUs of the largest run.
 . "$SOURCE/tests/cli/common.bash"
 scale=${RESHARD_TEST_SCALE:-1}
+moved=$([ $# -gt 0 ] && echo 40 || awk -v s="$scale" 'BEGIN { print s < 0.5 ? 4 : 8 }') # random cases of a way
 cases=$(awk -v s="$scale" 'BEGIN { n = int(40 * s); print n < 8 ? 8 : n }')
 many=${1:-$(awk -v s="$scale" 'BEGIN { print s < 0.5 ? 16 : 32 }')} # GPUs; the model takes their cube
 small=(bench --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --ranks 4 -n 2 -c 1 --device cuda)
@@ -69,11 +70,11 @@ fi
 # verify
 for way in '--path direct' '--path packed' '-G' '-g 2'; do
   # shellcheck disable=SC2086
-  expect 0 verify --device cuda --cases "$cases" $way; says '^0 of them failed'
+  expect 0 verify --device cuda --cases "$moved" $way; says '^0 of them failed'
 done
 if [ "$NCCL" = 1 ]; then
-  VG_DEVICES=3 expect 0 verify --device cuda --comm nccl -g 3 --cases "$cases"; says '^0 of them failed'
-  expect 0 verify --device cuda --comm nccl --cases "$cases" -G; says '^0 of them failed'
+  VG_DEVICES=3 expect 0 verify --device cuda --comm nccl -g 3 --cases "$moved"; says '^0 of them failed'
+  expect 0 verify --device cuda --comm nccl --cases "$moved" -G; says '^0 of them failed'
   VG_DEVICES=3 expect 1 verify --device cuda --comm nccl -g 3 --path mixed --cases 1
   says 'the mixed path reads memory of other processes of a node' # and no other path is tested in its place
 fi
@@ -89,7 +90,7 @@ VG_DEVICES=3 expect 0 "${processes[@]}" 3 --json -; says '"path":"packed"' # of 
 VG_DEVICES=3 expect 0 "${processes[@]}" 3 --path packed --json -; says '"path":"packed"'; says '"wrong":0'
 for path in direct packed; do
   VG_DEVICES=1 expect 0 "${processes[@]}" 2 --path $path; says "$row"; says "path $path"
-  expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" --path $path; says '^0 of them failed'
+  expect 0 verify --device cuda --comm node --processes 2 --cases "$moved" --path $path; says '^0 of them failed'
   expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --path $path \
     --json -
 done
@@ -102,8 +103,8 @@ done
 expect 0 "${processes[@]}" 2 --shared --json -; says '"shared":true'; says '"path":"direct"'; says '"wrong":0'
 expect 0 verify --device cuda --shared --cases 10; says '^0 of them failed'
 refuse 2 '--shared: ranks that are threads' bench --shape 8x8 --src 'chunk(0)' --dst 'chunk(1)' --ranks 2 --shared
-expect 0 verify --device cuda --comm node --processes 3 --cases "$cases"; says '^0 of them failed'
-expect 0 verify --device cuda --comm node --processes 2 --cases "$cases" -G; says '^0 of them failed'
+expect 0 verify --device cuda --comm node --processes 3 --cases "$moved"; says '^0 of them failed'
+expect 0 verify --device cuda --comm node --processes 2 --cases "$moved" -G; says '^0 of them failed'
 # trace: each process tells of its own stream, which meets the other's before the copy and after it
 expect 0 trace --shape 24x40 --src 'chunk(0)' --dst 'chunk(1)' --device cuda --comm node --processes 2 --path direct \
   --json -
@@ -186,8 +187,8 @@ repeats() { # COMMAND...: with a wait left out and without
 }
 repeats "${small[@]}" --path direct
 if [ "$cases" -gt 8 ]; then # what sanitizers see does not repeat
-  repeats verify --device cuda --cases 8 --seed 3 -g 2
-  [ "$NCCL" != 1 ] || VG_DEVICES=3 repeats verify --device cuda --comm nccl -g 3 --cases 8 --seed 3
+  repeats verify --device cuda --cases $((moved / 4)) --seed 3 -g 2
+  [ "$NCCL" != 1 ] || VG_DEVICES=3 repeats verify --device cuda --comm nccl -g 3 --cases $((moved / 4)) --seed 3
 fi
 
 # A wait that is left out is seen: the runs above could have failed.
