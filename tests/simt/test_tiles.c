@@ -148,6 +148,61 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   rs_box_tables_free(&tables);
 }
 
+/* Rows of the source follow its lines, and are not the loop next to that of columns. */
+CASE(transposed_casts_are_boxes_along_the_lines_of_both_sides) {
+  enum { ROWS = 200, COLUMNS = 132, TIMES = 3 };
+  char *const from = (char *)((int64_t)1 << 40), *const to = (char *)((int64_t)1 << 41);
+  const rs_axis axes[3] = {
+      {ROWS, 4, TIMES * COLUMNS * 2}, {TIMES, (ROWS * COLUMNS + 4) * 4, COLUMNS * 2}, {COLUMNS, ROWS * 4, 2}};
+  rs_copies copies = {0};
+  rs_box_tables tables = {0};
+  assert_int_equal(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, 3, axes), RESHARD_SUCCESS);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}), RESHARD_SUCCESS);
+  int64_t turned = 0, boxes = 0;
+  for (int64_t i = 0; i < tables.tile[RS_BOX_CONVERTS].n; i++) {
+    const rs_box_shape *shape = &tables.shape.at[tables.tile[RS_BOX_CONVERTS].at[i].shape];
+    const rs_box_axis *rows = &tables.axis.at[shape->more];
+    if (shape->turned && shape->kind == RS_BOX_CONVERT_4 && shape->grain == 3 && rows[0].src == ROWS * 4 &&
+        rows[1].src == 4) {
+      turned += (int64_t)rows[0].n * 4;
+      boxes++;
+    }
+  }
+  assert_int_equal(turned, TIMES * ROWS * (COLUMNS - COLUMNS % RS_BOX_CONVERT_TURNED));
+  assert_int_equal(boxes, 4 * 2 * TIMES);
+  assert_int_equal(tables.kept, RS_BOX_CONVERT_TURNED_KEPT);
+  assert_int_equal(tables.threads, RS_BOX_THREADS);
+  rs_copies_free(&copies);
+  rs_box_tables_free(&tables);
+}
+
+/* Casts that have more loops or more tiles than a program can have. */
+CASE(casts_beyond_the_tables_are_refused_with_the_numbers) {
+  enum { LOOPS = 2 * RESHARD_MAX_DIMS + 1 };
+  char *const from = (char *)((int64_t)1 << 45), *const to = (char *)((int64_t)1 << 46);
+  rs_axis loops[LOOPS];
+  int64_t step = 1;
+  for (int i = LOOPS - 1; i >= 0; i--, step *= 3)
+    loops[i] = (rs_axis){2, 8 * step, 6 * step};
+  const rs_axis many[3] = {{(int64_t)1 << 20, 1 << 21, 1 << 20}, {1 << 16, 8, 6}, {(int64_t)1 << 20, 1 << 19, 1 << 18}};
+  const struct {
+    const rs_axis *axes;
+    int n;
+    const char *text;
+  } cases[] = {{loops, LOOPS, "has 17 loops, 16 are the most"}, {many, 3, "more than 2147483647 tiles"}};
+  for (int i = 0; i < 2; i++) {
+    rs_copies copies = {0};
+    rs_box_tables tables = {0};
+    assert_int_equal(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, cases[i].n, cases[i].axes),
+                     RESHARD_SUCCESS);
+    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}),
+                     RESHARD_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(reshard_last_error(), cases[i].text));
+    rs_copies_free(&copies);
+    rs_box_tables_free(&tables);
+  }
+}
+
 /* Boxes of the same strides share a shape, and one that stands for thousands is found again. */
 CASE(shapes_are_shared) {
   rs_copies copies = {0};
