@@ -179,6 +179,10 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
       base += rs_cut_first(cut, cell % cut->w) * cut->stride;
       cell /= cut->w;
     }
+  if (l->replicas * share == 1) {
+    *out = (rs_holder){rs_ranks_at(&l->ranks, base), run};
+    return out;
+  }
   for (int64_t i = 0; i < l->replicas * share; i++) {
     int64_t position = base, rest = i / share;
     if (share > 1)
@@ -189,7 +193,7 @@ const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cel
     }
     out[i] = (rs_holder){rs_ranks_at(&l->ranks, position), run};
   }
-  if (l->replicas * share > 1 && (!l->ranks.ascending || share > 1))
+  if (!l->ranks.ascending || share > 1)
     qsort(out, (size_t)(l->replicas * share), sizeof *out, by_rank);
   return out;
 }

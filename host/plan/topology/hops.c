@@ -31,24 +31,23 @@ static int64_t end_of_order(const char *p, int64_t n, size_t size, order_of comp
   return rs_min(i, n);
 }
 
-/* Sorts a list that mostly is in order already, or two such lists, one behind the other, which are merged. */
+/* Sorts a list that mostly is in order already, or has a second such list behind it, which is merged from the end. */
 static reshard_status sort_unordered(void *at, int64_t n, size_t size, order_of compare) {
-  char *p = at, *first, *out = at;
-  int64_t k = end_of_order(p, n, size, compare, 0), i = 0, from = k;
-  if (k == n)
+  char *p = at, *second;
+  int64_t i = end_of_order(p, n, size, compare, 0), j = n - i;
+  if (j == 0)
     return RESHARD_SUCCESS;
-  if (end_of_order(p, n, size, compare, k) < n) {
+  if (end_of_order(p, n, size, compare, i) < n) {
     qsort(at, (size_t)n, size, compare);
     return RESHARD_SUCCESS;
   }
-  RS_TRY(rs_alloc_copy(&first, p, k, size));
-  for (; i < k; out += size) {
-    const char *a = first + (size_t)i * size, *b = p + (size_t)from * size;
-    bool second = from < n && compare(b, a) < 0;
-    memcpy(out, second ? b : a, size);
-    *(second ? &from : &i) += 1;
+  RS_TRY(rs_alloc_copy(&second, p + (size_t)i * size, j, size));
+  while (j > 0) {
+    bool first = i > 0 && compare(p + (size_t)(i - 1) * size, second + (size_t)(j - 1) * size) > 0;
+    memcpy(p + (size_t)(i + j - 1) * size, first ? p + (size_t)(i - 1) * size : second + (size_t)(j - 1) * size, size);
+    *(first ? &i : &j) -= 1;
   }
-  free(first);
+  free(second);
   return RESHARD_SUCCESS;
 }
 
