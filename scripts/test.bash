@@ -9,10 +9,26 @@ build_all() {
   done
 }
 
+declare -A builder=() # of each preset: a process group, so that it can be ended as a whole
+start_builds() { # NICENESS PRESET...
+  local preset
+  set -m
+  (renice -n "$1" "$BASHPID" >/dev/null 2>&1 || true; build_all "${@:2}") &
+  set +m
+  for preset in "${@:2}"; do builder[$preset]=$!; done
+}
+stop_builds() {
+  local group
+  for group in "${builder[@]}"; do kill -- "-$group" 2>/dev/null || true; done
+}
+
 wait_build() { # PRESET: 0 when it is there
   local next=$((SECONDS + 15))
   while [ ! -e "$log/built-$1" ]; do
-    kill -0 "$builder" 2>/dev/null || { [ -e "$log/built-$1" ] && break; say "$1: the builds were ended"; return 1; }
+    if ! kill -0 "${builder[$1]}" 2>/dev/null && [ ! -e "$log/built-$1" ]; then
+      say "$1: the builds were ended"
+      return 1
+    fi
     sleep 0.3
     if [ "$SECONDS" -ge "$next" ]; then
       next=$((SECONDS + 15))
@@ -91,9 +107,6 @@ show_reports() { # PRESET
   ' "$log/output-$1.log" 2>/dev/null || true
 }
 
-builder=""
-stop_builds() { [ -z "$builder" ] || kill -- "-$builder" 2>/dev/null || true; }
-
 has_browser() { python3 -B "$root/profiles/report/look.py" >/dev/null 2>&1; } # any that look.py can use
 
 run_test() {
@@ -103,14 +116,12 @@ run_test() {
   # A browser looks at the page of ./run report.
   has_browser || (need chromium) || say "no browser: its test is skipped"
   (need doxygen help2man) || say "no doxygen or help2man: the test of the documentation is skipped"
-  need_python
   rm -f "$log"/built-*
   say "building release, asan, tsan, fuzz on $cores cores; tests follow as each is ready"
   trap stop_builds EXIT
-  set -m # a process group of its own, so that it can be ended as a whole
-  (renice -n 5 "$BASHPID" >/dev/null 2>&1 || true; build_all release asan tsan fuzz) &
-  builder=$!
-  set +m
+  start_builds 10 fuzz # which has no Python: that comes over the network meanwhile
+  need_python
+  start_builds 5 release asan tsan
 
   if wait_build release; then
     run_ctest release "${RESHARD_TEST_SCALE:-1}" -LE 'soak|perf'
