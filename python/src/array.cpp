@@ -244,8 +244,6 @@ nb::object exchange_in(nb::handle type, reshard_tensor tensor) {
   return nb::steal(static_cast<PyObject *>(object));
 }
 
-// --- The buffers that a rank gives, checked -------------------------------------------------------------------------
-
 namespace {
 
 std::string given_text(nb::handle given) {

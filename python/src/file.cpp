@@ -386,7 +386,7 @@ void bind_file(nb::module_ &m) {
       .def(nb::new_(&parsed_rules), "text"_a, "name"_a = "rules")
       .def_static("load", &load_rules, "path"_a)
       .def("layout", &rules_layout, "name"_a, "shape"_a, "world"_a = 0);
-  m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_n, nb::kw_only(), "force"_a = false,
+  m.def("write", &write_all, "path"_a, "tensors"_a, "metadata"_n, "force"_a = false,
         "Writes a checkpoint, complete or not at all, in the format of the path. tensors: by name an array, or for a\n"
         "directory of shards (layout, arrays of all ranks). metadata: texts beside the tensors of safetensors.");
   m.def("convert", &convert, "src"_a, "dst"_a, nb::kw_only(), "src_layout"_n, "dst_layout"_n, "map"_n, "world"_a = 0,

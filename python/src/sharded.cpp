@@ -18,8 +18,6 @@ const std::vector<Sharder> &sharders_of(Comm &comm, Limit limit) {
   return of = std::move(made);
 }
 
-// --- Arrays of the ranks here ---------------------------------------------------------------------------------------
-
 struct Given {
   std::vector<Wanted> wanted; // with the dtype that the arrays of each have
   std::vector<Side> sides;    // by rank
@@ -75,8 +73,6 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
                                                   handles.data()));
   }
 }
-
-// --- redistribute ---------------------------------------------------------------------------------------------------
 
 // One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None. Arrays that share a buffer
 // are views of it, as the library makes them.
@@ -152,8 +148,6 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
   }
   return for_ranks(comm, results);
 }
-
-// --- State dicts ----------------------------------------------------------------------------------------------------
 
 using Tree = Owned<reshard_tree, reshard_tree_release>;
 
