@@ -22,11 +22,6 @@ static int64_t clipped(int ndim, const int64_t *corners, const int64_t *lo, cons
   return elements;
 }
 
-static void held_of_boxes(const rs_boxes *b, const int64_t *lo, const int64_t *hi, int64_t *held) {
-  for (int64_t i = 0; i < b->n; i++)
-    held[b->ranks[i]] += clipped(b->ndim, rs_boxes_lo(b, i), lo, hi);
-}
-
 /* Elements of a flat piece, in all its boxes. */
 static int64_t flat_elements(const struct reshard_layout_s *l, int64_t piece, const int64_t *lo, const int64_t *hi) {
   int64_t corners[2 * RESHARD_MAX_DIMS * 2 * RESHARD_MAX_DIMS], elements = 0, begin = piece * l->flat_piece;
@@ -34,14 +29,6 @@ static int64_t flat_elements(const struct reshard_layout_s *l, int64_t piece, co
   for (int i = 0; i < n; i++)
     elements += clipped(l->ndim, corners + (int64_t)i * 2 * l->ndim, lo, hi);
   return elements;
-}
-
-/* Counted indices of a dim that a position of the rank list has, in all its runs. */
-static int64_t count_of(const rs_dim *dim, const int64_t *count, int64_t position) {
-  int64_t sum = 0;
-  for (int run = 0; run < rs_dim_runs(dim); run++)
-    sum += count[rs_dim_part(dim, position, run)];
-  return sum;
 }
 
 /* Dims multiply, so that each part of a dim is counted once: those of dim d from count + first[d] on. */
@@ -59,39 +46,6 @@ static reshard_status count_parts(const struct reshard_layout_s *l, const int64_
     for (int64_t p = 0; p < dim->parts; p++)
       (*count)[parts++] = whole ? rs_dim_length(dim, p) : rs_dim_rank(dim, p, hi[d]) - rs_dim_rank(dim, p, lo[d]);
   }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status held_of_regular(const struct reshard_layout_s *l, const int64_t *lo, const int64_t *hi,
-                                      int64_t *held) {
-  int64_t *count, first[RESHARD_MAX_DIMS];
-  RS_TRY(count_parts(l, lo, hi, &count, first));
-  for (int64_t range = 0; range < l->ranks.nranges; range++) {
-    const rs_rank_range *r = &l->ranks.ranges[range];
-    for (int64_t i = 0; i < r->count; i++) {
-      int64_t elements = 1;
-      for (int d = 0; d < l->ndim; d++)
-        elements *= count_of(&l->dim[d], count + first[d], r->position + i);
-      held[r->first + i * r->step] = elements;
-    }
-  }
-  free(count);
-  return RESHARD_SUCCESS;
-}
-
-reshard_status rs_class_held(const rs_class *c, bool src, int64_t world, int64_t *held) {
-  const struct reshard_layout_s *l = src ? c->src : c->dst;
-  int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS];
-  memset(held, 0, (size_t)world * sizeof *held);
-  if (rs_space_elements(&c->space) == 0)
-    return RESHARD_SUCCESS;
-  side_region(c, src, lo, hi);
-  if (rs_layout_regular(l))
-    return held_of_regular(l, lo, hi, held);
-  for (int64_t i = 0; l->kind == RESHARD_LAYOUT_FLAT && i * l->flat_piece < l->elements; i++)
-    held[rs_ranks_at(&l->ranks, i)] += flat_elements(l, i, lo, hi);
-  if (l->kind == RESHARD_LAYOUT_BOXES)
-    held_of_boxes(l->boxes, lo, hi, held);
   return RESHARD_SUCCESS;
 }
 
@@ -132,27 +86,6 @@ reshard_status rs_class_visit_held(const rs_class *c, bool src, rs_held_visit vi
   return status;
 }
 
-/* The average of one side. held: as many as the world has, and any likewise. */
-static reshard_status held_on_side(const struct reshard_plan_s *plan, bool src, int64_t *held, bool *any,
-                                   int64_t *bytes) {
-  int64_t total = 0, ranks = 0;
-  memset(any, 0, (size_t)plan->world * sizeof *any);
-  for (int64_t i = 0; i < plan->classes.n; i++) {
-    const rs_class *c = &plan->classes.at[i];
-    int64_t elements = 0;
-    RS_TRY(rs_class_held(c, src, plan->world, held));
-    for (int64_t r = 0; r < plan->world; r++) {
-      elements += held[r];
-      any[r] |= held[r] > 0;
-    }
-    total += elements * c->wire.width * c->entries; /* fits: each rank holds an element once at most (add_entry) */
-  }
-  for (int64_t r = 0; r < plan->world; r++)
-    ranks += any[r];
-  *bytes = total / rs_max(1, ranks);
-  return RESHARD_SUCCESS;
-}
-
 /* Elements that a rank holds at most. Part 0 of a dim is its longest; of a dim in runs a rank has a part of each. */
 static int64_t most_held(const struct reshard_layout_s *l) {
   int64_t elements = 1;
@@ -176,17 +109,40 @@ int64_t rs_plan_held_at_most(const struct reshard_plan_s *plan) {
   return rs_max(src, dst);
 }
 
+/* Bytes that ranks of one side hold, and how many do. */
+typedef struct held_sum {
+  bool *any;     /* [world] */
+  int64_t width; /* of a class: bytes of an element in all entries */
+  int64_t bytes, ranks;
+} held_sum;
+
+static reshard_status add_held(void *user, int64_t elements, const rs_holder *holders, int64_t n) {
+  held_sum *sum = user;
+  for (int64_t i = 0; i < n; i++) {
+    sum->ranks += !sum->any[holders[i].rank];
+    sum->any[holders[i].rank] = true;
+  }
+  sum->bytes += elements * n * sum->width; /* fits: each rank holds an element once at most (add_entry) */
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_plan_held(const struct reshard_plan_s *plan, int64_t *bytes) {
-  int64_t *held, src, dst;
-  bool *any = NULL;
-  reshard_status status;
-  RS_TRY(rs_alloc(&held, plan->world, sizeof *held));
-  RS_TRY_GOTO(status, rs_alloc(&any, plan->world, sizeof *any), done);
-  RS_TRY_GOTO(status, held_on_side(plan, true, held, any, &src), done);
-  RS_TRY_GOTO(status, held_on_side(plan, false, held, any, &dst), done);
-  *bytes = rs_max(src, dst);
-done:
-  free(held);
-  free(any);
+  held_sum sum = {0};
+  int64_t most = 0;
+  RS_TRY(rs_alloc(&sum.any, plan->world, sizeof *sum.any));
+  reshard_status status = RESHARD_SUCCESS;
+  for (int src = 0; src < 2; src++) {
+    memset(sum.any, 0, (size_t)plan->world * sizeof *sum.any);
+    sum.bytes = sum.ranks = 0;
+    for (int64_t i = 0; i < plan->classes.n; i++) {
+      const rs_class *c = &plan->classes.at[i];
+      sum.width = c->wire.width * c->entries;
+      RS_THEN(status, rs_class_visit_held(c, src, add_held, &sum));
+    }
+    most = rs_max(most, sum.bytes / rs_max(1, sum.ranks));
+  }
+  free(sum.any);
+  if (status == RESHARD_SUCCESS)
+    *bytes = most;
   return status;
 }

@@ -4,9 +4,6 @@
 
 #include "plan/plan.h"
 
-/* Elements of the region of a class that each of `world` ranks holds in its arrays of one side. */
-reshard_status rs_class_held(const rs_class *class_, bool src, int64_t world, int64_t *held);
-
 /* Calls visit for each cell of one side that has elements in the region: how many, and who holds it, by rank. The boxes
  * of a flat piece, which one rank has, are one cell. */
 typedef reshard_status (*rs_held_visit)(void *user, int64_t elements, const rs_holder *holders, int64_t n);
