@@ -153,8 +153,7 @@ static reshard_plan create_transfers(bench_state *b, int64_t local, preparation 
     if (set > 0)
       continue;
     took->create = rs_seconds() - begin;
-    if (status == RESHARD_SUCCESS)
-      status = time_bind(b, local, &arrays, took);
+    RS_THEN(status, time_bind(b, local, &arrays, took));
   }
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)rank, reshard_last_error());

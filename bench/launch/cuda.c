@@ -136,8 +136,7 @@ static reshard_status capture_stream(void *stream, reshard_status (*launch)(void
   reshard_status launched = launch(user, stream);
   reshard_status status = rs_cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   status = launched != RESHARD_SUCCESS ? launched : status;
-  if (status == RESHARD_SUCCESS)
-    status = rs_cuda_check(cudaGraphInstantiate(exec, graph, 0), "cudaGraphInstantiate");
+  RS_THEN(status, rs_cuda_check(cudaGraphInstantiate(exec, graph, 0), "cudaGraphInstantiate"));
   if (graph != NULL)
     rs_cuda_ignore(cudaGraphDestroy(graph));
   return status;

@@ -51,8 +51,7 @@ static copy_bench *copy_open(void) {
 static void *compile_copy(copy_bench *b, int64_t shift, int32_t width, const rs_axis *axes) {
   rs_copies copies = {0};
   reshard_status status = rs_copies_add(&copies, b->src + shift, b->dst, width, 2, axes);
-  if (status == RESHARD_SUCCESS)
-    status = b->device->work->compile(b->device, &copies, copies.bytes, &b->program);
+  RS_THEN(status, b->device->work->compile(b->device, &copies, copies.bytes, &b->program));
   rs_copies_free(&copies);
   if (status == RESHARD_SUCCESS)
     return b;

@@ -30,8 +30,7 @@ static void create_transfer(void *user, int64_t r) {
   void *src[] = {w->memory[0] + r * HOST_SHARE}, *dst[] = {w->memory[1] + r * HOST_SHARE};
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
   reshard_status status = reshard_plan_create(1, &entry, r, NULL, &w->plan[r]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(w->plan[r], w->comm[r], &arrays, NULL, &w->transfer[r]);
+  RS_THEN(status, reshard_transfer_create(w->plan[r], w->comm[r], &arrays, NULL, &w->transfer[r]));
   if (status != RESHARD_SUCCESS)
     cli_fail(status, "rank %lld: %s", (long long)r, reshard_last_error());
 }

@@ -98,8 +98,7 @@ static int ranks_run(void *state) {
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < g->ranks && status == RESHARD_SUCCESS; r++) {
     status = build_locals(g, r);
-    if (status == RESHARD_SUCCESS)
-      status = rs_metadata_pack(TENSORS, g->locals, -1, &string[r], &size[r]);
+    RS_THEN(status, rs_metadata_pack(TENSORS, g->locals, -1, &string[r], &size[r]));
     release_all(g->locals);
   }
   if (status == RESHARD_SUCCESS) {

@@ -177,6 +177,16 @@ reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element) {
   return RESHARD_SUCCESS;
 }
 
+reshard_status rs_append(void *at, int64_t *n, int64_t *cap, const void *from, int64_t count, size_t element) {
+  RS_TRY(rs_grow(at, cap, *n + count, element));
+  char *memory;
+  memcpy(&memory, at, sizeof memory);
+  if (count > 0)
+    memcpy(memory + (size_t)*n * element, from, (size_t)count * element);
+  *n += count;
+  return RESHARD_SUCCESS;
+}
+
 /* The room behind a text, its NUL's byte included; more than n where the text grows. */
 static size_t text_room(rs_text *text, size_t n) {
   int64_t size = (int64_t)text->size;

@@ -64,6 +64,16 @@ reshard_status rs_error_pass(reshard_status status);
       goto label; \
   } while (0)
 
+/* Undoes what was done before where a call fails, and returns the error. */
+#define RS_TRY_OR(call, undo) \
+  do { \
+    reshard_status rs_try_status_ = (call); \
+    if (rs_try_status_ != RESHARD_SUCCESS) { \
+      undo; \
+      return rs_try_status_; \
+    } \
+  } while (0)
+
 /* The next call, where all before have succeeded: for what is cleaned up after the last one. */
 #define RS_THEN(status, call) \
   do { \
@@ -102,7 +112,7 @@ RS_PRIVATE_API reshard_status rs_alloc_zero(void *out, int64_t n, size_t element
 /* A copy of n elements of `from`. */
 reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t element);
 
-/* Growable array: RS_VEC(int64_t) v = {0}; RS_TRY(rs_vec_reserve(&v, v.n + 1)); v.at[v.n++] = x; ... free(v.at); */
+/* Growable array: RS_VEC(int64_t) v = {0}; RS_TRY(rs_vec_push(&v, x)); ... free(v.at); */
 #define RS_VEC(type) \
   struct { \
     type *at; \
@@ -110,6 +120,12 @@ reshard_status rs_alloc_copy(void *out, const void *from, int64_t n, size_t elem
   }
 #define rs_vec_reserve(v, need) \
   ((need) <= (v)->cap ? RESHARD_SUCCESS : rs_grow(&(v)->at, &(v)->cap, (need), sizeof *(v)->at))
+/* Appends an element, whose value is found once there is room for it; and n elements that lie elsewhere. */
+#define rs_vec_push(v, ...) \
+  (rs_vec_reserve((v), (v)->n + 1) == RESHARD_SUCCESS ? ((v)->at[(v)->n++] = __VA_ARGS__, RESHARD_SUCCESS) \
+                                                      : RESHARD_ERROR_OUT_OF_MEMORY)
+#define rs_vec_append(v, from, count) rs_append(&(v)->at, &(v)->n, &(v)->cap, (from), (int64_t)(count), sizeof *(v)->at)
+reshard_status rs_append(void *at, int64_t *n, int64_t *cap, const void *from, int64_t count, size_t element);
 /* At least doubles, so that appending is linear. The array is as it was on error. */
 reshard_status rs_grow(void *at, int64_t *cap, int64_t need, size_t element);
 

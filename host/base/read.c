@@ -49,10 +49,7 @@ reshard_status rs_read_all(const char *where, const char *path, int64_t limit, i
       status = rs_file_error(where, errno);
   }
   close(file);
-  if (status != RESHARD_SUCCESS) {
-    free(all.at);
-    return status;
-  }
+  RS_TRY_OR(status, free(all.at));
   all.at[all.n] = '\0';
   *text = all.at;
   *size = all.n;

@@ -98,8 +98,7 @@ reshard_status rs_comm_split(reshard_comm comm, const rs_split *mine, reshard_co
   rs_split_group group = {.color = -1};
   comm->meets.begun = rs_now_ns();
   reshard_status status = exchange_requests(comm, mine, &all);
-  if (status == RESHARD_SUCCESS)
-    status = rs_comm_agree(comm, find_group(comm, all, &group));
+  RS_THEN(status, rs_comm_agree(comm, find_group(comm, all, &group)));
   RS_THEN(status, make_part(comm, &group, sub));
   comm->meets.begun = 0;
   free_group(&group);

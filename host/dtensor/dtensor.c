@@ -164,10 +164,7 @@ reshard_status rs_dtensor_map(reshard_dtensor t, const rs_tensor_mapper *mapper,
   RS_TRY(rs_local_arrays_map(t->sharder, &t->local, mapper, &properties, &type, &local, &changed));
   if (!changed)
     return RESHARD_SUCCESS;
-  reshard_status status = rs_dtensor_new(t->given, t->sharder, t->mesh, &properties, &local, mapped);
-  if (status == RESHARD_SUCCESS)
-    (*mapped)->on_cpu = type != home;
-  else
-    rs_local_arrays_free(&local);
-  return status;
+  RS_TRY_OR(rs_dtensor_new(t->given, t->sharder, t->mesh, &properties, &local, mapped), rs_local_arrays_free(&local));
+  (*mapped)->on_cpu = type != home;
+  return RESHARD_SUCCESS;
 }

@@ -76,11 +76,7 @@ static reshard_status add_group_sharder(reshard_sharder given, rs_dtensor_cache 
   rs_dtensor_cache *own;
   RS_TRY(rs_vec_reserve(&cache->groups, cache->groups.n + 1));
   RS_TRY(make_group_sharder(given, mesh, comm, &made));
-  reshard_status status = rs_dtensor_cache_get(made, &own);
-  if (status != RESHARD_SUCCESS) {
-    reshard_sharder_destroy(made);
-    return status;
-  }
+  RS_TRY_OR(rs_dtensor_cache_get(made, &own), reshard_sharder_destroy(made));
   own->made_for = given;
   cache->groups.at[cache->groups.n++] = (rs_group_sharder){reshard_mesh_retain(mesh->root), made};
   *sharder = made;

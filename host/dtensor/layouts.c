@@ -160,9 +160,7 @@ reshard_status rs_placing_layout(const char *call, reshard_sharder s, const resh
     return rs_error(status, "%s: %s", call, reshard_last_error());
   status = rs_dtensor_check_parts(call, made);
   RS_THEN(status, cache_layout(cache, 2 * s->limit, &key, hash, placing, made)); /* two for each plan */
-  if (status == RESHARD_SUCCESS)
-    *layout = made;
-  else
-    reshard_layout_release(made);
-  return status;
+  RS_TRY_OR(status, reshard_layout_release(made));
+  *layout = made;
+  return RESHARD_SUCCESS;
 }

@@ -112,13 +112,11 @@ reshard_status reshard_dtensor_from_local(reshard_sharder given, const reshard_p
   RS_TRY(rs_dtensor_compare(group.sharder, placing, local, &ndim, known, shape == NULL, &dtype));
   const reshard_properties properties = local_properties(local, dtype);
   reshard_dtensor made = NULL;
-  reshard_status status =
-      rs_agree(group.comm, make_dtensor(call, given, &group, placing, ndim, known, &properties, local, NULL, &made));
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_dtensor_release(made);
-  return status;
+  RS_TRY_OR(
+      rs_agree(group.comm, make_dtensor(call, given, &group, placing, ndim, known, &properties, local, NULL, &made)),
+      reshard_dtensor_release(made));
+  *tensor = made;
+  return RESHARD_SUCCESS;
 }
 
 /* --- From whole tensors ------------------------------------------------------------------------------------------ */
@@ -180,11 +178,9 @@ static reshard_status scatter_whole(const char *call, const rs_placing_group *gr
   RS_THEN(status, rs_agree(group->comm, reshard_dtensor_from_sharded(scattered, placing->mesh, &made)));
   reshard_sharded_tensor_release(scattered);
   reshard_layout_release(layout);
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_dtensor_release(made);
-  return status;
+  RS_TRY_OR(status, reshard_dtensor_release(made));
+  *tensor = made;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_dtensor_distribute(reshard_sharder given, const reshard_placing *placing, reshard_tensor whole,

@@ -97,8 +97,7 @@ static reshard_status add_buffers_of(const struct reshard_plan_s *plan, int64_t 
       stride *= rs_max(1, x.shape[d]);
     }
     RS_TRY(measure_buffer(plan, entry, &x, strides, dense));
-    RS_TRY(rs_vec_reserve(all, all->n + 1));
-    all->at[all->n++] = x;
+    RS_TRY(rs_vec_push(all, x));
   }
   return RESHARD_SUCCESS;
 }

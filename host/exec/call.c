@@ -160,15 +160,11 @@ static reshard_status make_transfer(sharded_call *x) {
 
 static reshard_status execute_made(sharded_call *x) {
   rs_cached_transfer *cached = x->cached;
-  reshard_status status = make_transfer(x);
-  if (status != RESHARD_SUCCESS) {
-    rs_cached_free(cached);
-    return status;
-  }
+  RS_TRY_OR(make_transfer(x), rs_cached_free(cached));
   reshard_transfer transfer = cached->transfer;
   bool reads = reads_gpus(x->comm, transfer->path);
   bool kept = x->given->cached != NULL && (reads || transfer->path->packs);
-  status = execute_bound(x);
+  reshard_status status = execute_bound(x);
   if (!x->threads) {                              /* ranks that do not meet to execute may fail one by one */
     if (status == RESHARD_SUCCESS || !x->streams) /* else the others would take it for what it has not given */
       status = rs_agree(x->comm, status);
@@ -299,8 +295,7 @@ reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, resh
   x.made = x.cached->transfer != NULL;
   x.moved = x.threads || !x.made;
   x.shown.freed = x.reads == READS_GPUS && rs_offers_outdated(comm);
-  if (mine == RESHARD_SUCCESS)
-    mine = rs_stream_check(comm->device, call->stream, "execute");
+  RS_THEN(mine, rs_stream_check(comm->device, call->stream, "execute"));
   reshard_status status = execute_call(&x, mine);
   *workspace_bytes = status == RESHARD_SUCCESS ? x.workspace_bytes : 0;
   if (call->cached != NULL)

@@ -83,8 +83,8 @@ static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) 
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
     status = rs_fork_join_open(o[r]->fork_join, stream);
-  if (status == RESHARD_SUCCESS)
-    status = memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream);
+  RS_THEN(status,
+          memory->nlanes == 1 ? device->work->run(device, 1, memory->programs, stream) : run_lanes(memory, stream));
   for (int64_t r = 0; r < n; r++) {
     reshard_status closed = rs_fork_join_close(o[r]->fork_join, stream);
     status = status != RESHARD_SUCCESS ? status : closed;

@@ -385,8 +385,7 @@ static reshard_status compare_output(conversion *c) {
       status = rs_error(RESHARD_ERROR_CORRUPT, "tensor '%.128s' has another shape or dtype when read back",
                         c->target->names.at + t->name);
   }
-  if (status == RESHARD_SUCCESS)
-    status = move_data(c, &c->back->store, kept, regions, true);
+  RS_THEN(status, move_data(c, &c->back->store, kept, regions, true));
   free(regions);
   return status;
 }

@@ -241,10 +241,7 @@ reshard_status reshard_fsdp_chunk_tensor(reshard_tree leaf, const reshard_fsdp_g
     return rs_error(RESHARD_ERROR_INVALID, "%s: the group's sharder is NULL", call);
   reshard_tree made = NULL;
   reshard_status status = chunk != NULL ? chunk_leaf(leaf, group, stream, &made) : rs_error_null(call, "chunk");
-  status = compare_cuts(group, status, made);
-  if (status == RESHARD_SUCCESS)
-    *chunk = made;
-  else
-    reshard_tree_release(made);
-  return status;
+  RS_TRY_OR(compare_cuts(group, status, made), reshard_tree_release(made));
+  *chunk = made;
+  return RESHARD_SUCCESS;
 }

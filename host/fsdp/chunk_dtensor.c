@@ -117,11 +117,9 @@ static reshard_status copy_chunk(reshard_dtensor made, reshard_fsdp_order order,
   reshard_status status = rs_fsdp_dtensor_leaf(made, &leaf);
   if (together)
     status = rs_agree(comm, status);
-  if (status == RESHARD_SUCCESS)
-    *chunk = leaf;
-  else
-    reshard_tree_release(leaf);
-  return status;
+  RS_TRY_OR(status, reshard_tree_release(leaf));
+  *chunk = leaf;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, reshard_tree leaf, reshard_mesh mesh,
@@ -198,11 +196,8 @@ static reshard_status gather_leaf(const char *call, reshard_sharder sharder, res
   for (int d = 0; d < last; d++)
     placements[d] = replicate;
   placements[last] = reshard_dtensor_placements(tensor)[last];
-  status = rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, tensor, &placing, dtype, stream, &gathered);
-  if (status != RESHARD_SUCCESS) {
-    reshard_tree_release(made);
-    return status;
-  }
+  RS_TRY_OR(rs_dtensor_redistribute(call, NULL, RESHARD_SUCCESS, tensor, &placing, dtype, stream, &gathered),
+            reshard_tree_release(made));
   if (reshard_dtensor_local(gathered) != NULL) {
     reshard_tensor_release(made->tensor);
     made->tensor = reshard_tensor_retain(reshard_dtensor_local(gathered));

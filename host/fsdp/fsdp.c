@@ -75,11 +75,7 @@ static reshard_status make_record(reshard_dtensor tensor, reshard_flat_record *r
 static reshard_status flatten_dtensor(reshard_dtensor tensor, reshard_tree *flat, reshard_flat_record *record) {
   reshard_flat_record made;
   RS_TRY(make_record(tensor, &made));
-  reshard_status status = rs_fsdp_local_leaf(tensor, RESHARD_DTYPE_NONE, flat);
-  if (status != RESHARD_SUCCESS) {
-    reshard_flat_record_free(made);
-    return status;
-  }
+  RS_TRY_OR(rs_fsdp_local_leaf(tensor, RESHARD_DTYPE_NONE, flat), reshard_flat_record_free(made));
   reshard_tensor_set_requires_grad((*flat)->tensor, 1); /* whatever the DTensor has */
   reshard_fsdp_mark_flattened((*flat)->tensor);
   *record = made;

@@ -152,10 +152,7 @@ static reshard_status make_scales(reshard_layout l, const int64_t *block, reshar
 reshard_status rs_layout_blocks(reshard_layout l, const int64_t *block, reshard_layout *out) {
   reshard_layout scales = NULL;
   RS_TRY(make_scales(l, block, &scales));
-  reshard_status status = check_arrays(l, scales, block);
-  if (status == RESHARD_SUCCESS)
-    *out = scales;
-  else
-    reshard_layout_release(scales);
-  return status;
+  RS_TRY_OR(check_arrays(l, scales, block), reshard_layout_release(scales));
+  *out = scales;
+  return RESHARD_SUCCESS;
 }

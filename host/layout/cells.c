@@ -110,9 +110,7 @@ reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, 
     int64_t begin = rs_max(lo, corners[d]), end = rs_min(hi, corners[l->ndim + d]);
     if (begin >= end)
       return RESHARD_SUCCESS;
-    RS_TRY(rs_vec_reserve(out, out->n + 1));
-    out->at[out->n++] = (rs_piece){begin, end - begin, begin - corners[d]};
-    return RESHARD_SUCCESS;
+    return rs_vec_push(out, (rs_piece){begin, end - begin, begin - corners[d]});
   }
   const rs_dim *dim = &l->dim[d];
   int64_t part = cell_part(l, cell, d), first = out->n;
@@ -129,8 +127,7 @@ reshard_status rs_layout_pieces(const struct reshard_layout_s *l, int64_t cell, 
     if (out->n > first && out->at[out->n - 1].begin + out->at[out->n - 1].n == global) {
       out->at[out->n - 1].n += run; /* neighbours of different chunks of a strided cut */
     } else {
-      RS_TRY(rs_vec_reserve(out, out->n + 1));
-      out->at[out->n++] = (rs_piece){global, run, local};
+      RS_TRY(rs_vec_push(out, (rs_piece){global, run, local}));
     }
     local += run;
   }

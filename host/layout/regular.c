@@ -95,10 +95,7 @@ reshard_status reshard_layout_create_flat(int ndim, const int64_t *shape, int64_
   reshard_status status = rs_ranks_create("flat", nranks, ranks, world, &l->ranks);
   if (status == RESHARD_SUCCESS && !rs_mul(rs_min(nranks, l->elements), rs_flat_most(ndim), &cells))
     status = rs_error(RESHARD_ERROR_INVALID, "flat: the boxes of %lld pieces overflow 63 bits", (long long)nranks);
-  if (status != RESHARD_SUCCESS) {
-    reshard_layout_release(l);
-    return status;
-  }
+  RS_TRY_OR(status, reshard_layout_release(l));
   l->flat_piece = rs_ceil_div(l->elements, nranks);
   *layout = l;
   return RESHARD_SUCCESS;
@@ -290,11 +287,8 @@ reshard_status reshard_layout_create_boxes(int ndim, const int64_t *shape, int64
     return rs_error(RESHARD_ERROR_INVALID, "boxes: %lld boxes with NULL ranks or boxes", (long long)nboxes);
   struct reshard_layout_s *l = NULL;
   RS_TRY(rs_layout_new("boxes", RESHARD_LAYOUT_BOXES, ndim, shape, world, layout, &l));
-  reshard_status status = rs_boxes_create(ndim, shape, world, nboxes, ranks, boxes, replicated != 0, &l->boxes);
-  if (status != RESHARD_SUCCESS) {
-    reshard_layout_release(l);
-    return status;
-  }
+  RS_TRY_OR(rs_boxes_create(ndim, shape, world, nboxes, ranks, boxes, replicated != 0, &l->boxes),
+            reshard_layout_release(l));
   *layout = l;
   return RESHARD_SUCCESS;
 }

@@ -209,10 +209,8 @@ static reshard_status make_nodes(rs_tree *tree, const rs_pair *sorted) {
       continue;
     }
     int count = split_node(sorted, r, child);
-    RS_TRY_GOTO(status, rs_vec_reserve(&todo, todo.n + count), done);
-    memcpy(todo.at + todo.n, child, (size_t)count * sizeof *child);
     plan.at[i] = (node){.base = todo.n, .count = count, .leaf = 0};
-    todo.n += count;
+    RS_TRY_GOTO(status, rs_vec_append(&todo, child, count), done);
   }
   tree->stride = sizeof(node) + (size_t)tree->nactive * sizeof(((node *)0)->box[0]);
   RS_TRY_GOTO(status, rs_alloc(&tree->nodes, plan.n, tree->stride), done);

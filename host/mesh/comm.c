@@ -182,8 +182,7 @@ static reshard_status find_or_split(reshard_mesh mesh, const char *text, reshard
         find_group(*made, &wanted, comm))
       return status;
   }
-  if (status == RESHARD_SUCCESS)
-    status = known;
+  RS_THEN(status, known);
   RS_THEN(status, rs_alloc_copy(&new, &wanted, 1, sizeof wanted));
   char what[SPLIT_TEXT] = "";
   rs_split split = {.status = status, .by = what};
@@ -192,11 +191,7 @@ static reshard_status find_or_split(reshard_mesh mesh, const char *text, reshard
     find_place(mesh, dims, n, &split, &new->first);
     new->next = *made;
   }
-  status = rs_comm_split(root->comm, &split, new != NULL ? &new->comm : comm);
-  if (status != RESHARD_SUCCESS) {
-    free(new);
-    return status;
-  }
+  RS_TRY_OR(rs_comm_split(root->comm, &split, new != NULL ? &new->comm : comm), free(new));
   *made = new;
   *comm = new->comm;
   return RESHARD_SUCCESS;

@@ -69,13 +69,8 @@ reshard_status rs_mesh_new(reshard_comm comm, int64_t world, int ndim, const int
   m->ndim = ndim;
   m->size = size;
   memcpy(m->shape, shape, (size_t)ndim * sizeof *shape);
-  for (int d = 0; names != NULL && d < ndim; d++) {
-    reshard_status status = rs_mesh_set_name(m, d, names[d]);
-    if (status != RESHARD_SUCCESS) {
-      reshard_mesh_release(m);
-      return status;
-    }
-  }
+  for (int d = 0; names != NULL && d < ndim; d++)
+    RS_TRY_OR(rs_mesh_set_name(m, d, names[d]), reshard_mesh_release(m));
   *mesh = m;
   return RESHARD_SUCCESS;
 }
@@ -213,10 +208,7 @@ reshard_status reshard_mesh_create(reshard_comm comm, int64_t world, int ndim, c
   RS_TRY(RS_GIVEN("reshard_mesh_create", shape, mesh));
   reshard_mesh m;
   RS_TRY(rs_mesh_new(comm, world, ndim, shape, names, &m));
-  reshard_status status = set_ranks(m, nranks, ranks);
-  if (status == RESHARD_SUCCESS)
-    *mesh = m;
-  else
-    reshard_mesh_release(m);
-  return status;
+  RS_TRY_OR(set_ranks(m, nranks, ranks), reshard_mesh_release(m));
+  *mesh = m;
+  return RESHARD_SUCCESS;
 }

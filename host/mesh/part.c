@@ -4,11 +4,9 @@
 
 /* Returns the part, or releases it after an error. */
 static reshard_status return_part(reshard_status status, reshard_mesh part, reshard_mesh *out) {
-  if (status == RESHARD_SUCCESS)
-    *out = part;
-  else
-    reshard_mesh_release(part);
-  return status;
+  RS_TRY_OR(status, reshard_mesh_release(part));
+  *out = part;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status copy_name(reshard_mesh part, int dim, const struct reshard_mesh_s *mesh, int from) {

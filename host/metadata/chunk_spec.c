@@ -45,11 +45,7 @@ reshard_status reshard_metadata_from_chunk(const reshard_properties *properties,
   RS_TRY(check_placements(call, n, placements));
   reshard_metadata made;
   RS_TRY(rs_metadata_new(properties, ndim, shape, n, &made));
-  reshard_status status = rs_metadata_dim(call, dim, ndim, &dim);
-  if (status != RESHARD_SUCCESS) {
-    reshard_metadata_release(made);
-    return status;
-  }
+  RS_TRY_OR(rs_metadata_dim(call, dim, ndim, &dim), reshard_metadata_release(made));
   for (int64_t i = 0; i < n; i++)
     made->shards[i] = make_shard(ndim, shape, dim, n, i, &placements[i]);
   *metadata = made;

@@ -99,10 +99,7 @@ reshard_status reshard_metadata_build_local(int ndim, const int64_t *shape, int6
   for (int64_t i = 0; i < n && status == RESHARD_SUCCESS; i++)
     status = add_shard(made, i, &shards[i], &first, global_rank);
   RS_THEN(status, rs_metadata_check_shards(made));
-  if (status != RESHARD_SUCCESS) {
-    reshard_metadata_release(made);
-    return status;
-  }
+  RS_TRY_OR(status, reshard_metadata_release(made));
   *metadata = made;
   return RESHARD_SUCCESS;
 }

@@ -96,11 +96,7 @@ reshard_status reshard_metadata_create(const reshard_properties *properties, int
     }
     made->shards[i].placement = shards[i].placement;
   }
-  reshard_status status = rs_metadata_check_shards(made);
-  if (status != RESHARD_SUCCESS) {
-    reshard_metadata_release(made);
-    return status;
-  }
+  RS_TRY_OR(rs_metadata_check_shards(made), reshard_metadata_release(made));
   *metadata = made;
   return RESHARD_SUCCESS;
 }

@@ -99,11 +99,7 @@ static reshard_status add_member(reshard_module module, const rs_member *given, 
   char *name;
   RS_TRY(rs_vec_reserve(&module->members, module->members.n + 1));
   RS_TRY(rs_alloc_copy(&name, given->name, (int64_t)length + 1, 1));
-  reshard_status status = rs_names_put(&module->names, name, length, &number);
-  if (status != RESHARD_SUCCESS) {
-    free(name);
-    return status;
-  }
+  RS_TRY_OR(rs_names_put(&module->names, name, length, &number), free(name));
   *out = &module->members.at[module->members.n++];
   **out = (rs_member){.name = name, .kind = given->kind};
   return RESHARD_SUCCESS;

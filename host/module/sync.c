@@ -325,15 +325,11 @@ reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status
   reshard_status free_stream;
   (void)rs_once_begin(given->call, comm, RESHARD_PATH_AUTO, stream, &free_stream); /* all hear when they compare */
   RS_THEN(mine, free_stream);
-  if (mine == RESHARD_SUCCESS)
-    mine = rs_stream_check(comm->device, stream, given->call);
-  if (mine == RESHARD_SUCCESS)
-    mine = read_options(comm, options, &listed);
-  if (mine == RESHARD_SUCCESS)
-    mine = rs_listed_check(&listed);
+  RS_THEN(mine, rs_stream_check(comm->device, stream, given->call));
+  RS_THEN(mine, read_options(comm, options, &listed));
+  RS_THEN(mine, rs_listed_check(&listed));
   s.whole = comm->memory.direct && listed.path != RESHARD_PATH_PACKED;
-  if (mine == RESHARD_SUCCESS)
-    mine = prepare_sync(&s);
+  RS_THEN(mine, prepare_sync(&s));
   bool moved = false;
   reshard_status status = rs_listed_compare(comm, &listed, mine, &moved);
   bool compared = status == RESHARD_SUCCESS;

@@ -13,15 +13,9 @@ typedef struct states {
 
 static reshard_status add_tensor(void *user, const char *name, reshard_tensor tensor) {
   states *s = user;
-  int64_t length = (int64_t)strlen(name) + 1;
-  RS_TRY(rs_vec_reserve(&s->tensors, s->tensors.n + 1));
-  RS_TRY(rs_vec_reserve(&s->first, s->first.n + 1));
-  RS_TRY(rs_vec_reserve(&s->text, s->text.n + length));
-  memcpy(s->text.at + s->text.n, name, (size_t)length);
-  s->tensors.at[s->tensors.n++] = tensor;
-  s->first.at[s->first.n++] = s->text.n;
-  s->text.n += length;
-  return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_push(&s->first, s->text.n));
+  RS_TRY(rs_vec_append(&s->text, name, strlen(name) + 1));
+  return rs_vec_push(&s->tensors, tensor);
 }
 
 static reshard_status collect_tensors(reshard_module module, const reshard_module_selection *selection, states *s) {

@@ -47,8 +47,7 @@ static reshard_status mark_seen(rs_names *seen, const void *address, bool *fresh
 }
 
 static reshard_status enter_module(module_walk *w, int64_t path, reshard_module module, at_module visit, void *user) {
-  RS_TRY(rs_vec_reserve(&w->stack, w->stack.n + 1));
-  w->stack.at[w->stack.n++] = (frame){.module = module, .path = path};
+  RS_TRY(rs_vec_push(&w->stack, (frame){.module = module, .path = path}));
   return visit(user, w, path, module);
 }
 

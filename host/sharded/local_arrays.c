@@ -57,11 +57,8 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
   RS_TRY(reshard_layout_array_count(layout, rank, &n));
   RS_TRY(alloc_arrays(layout, n, &made));
   bool bundles = rs_layout_bundles(layout);
-  reshard_status status = (bundles ? create_bundle : create_arrays)(device, layout, rank, properties, stream, &made);
-  if (status != RESHARD_SUCCESS) {
-    rs_local_arrays_free(&made);
-    return status;
-  }
+  RS_TRY_OR((bundles ? create_bundle : create_arrays)(device, layout, rank, properties, stream, &made),
+            rs_local_arrays_free(&made));
   for (int64_t i = 0; i < n; i++) {
     reshard_tensor_set_requires_grad(made.arrays[i], properties->requires_grad);
     reshard_tensor_set_pin_memory(made.arrays[i], properties->pin_memory);

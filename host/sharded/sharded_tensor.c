@@ -31,11 +31,9 @@ void reshard_sharded_tensor_release(reshard_sharded_tensor tensor) {
 }
 
 reshard_status rs_sharded_return(reshard_status status, reshard_sharded_tensor made, reshard_sharded_tensor *tensor) {
-  if (status == RESHARD_SUCCESS)
-    *tensor = made;
-  else
-    reshard_sharded_tensor_release(made);
-  return status;
+  RS_TRY_OR(status, reshard_sharded_tensor_release(made));
+  *tensor = made;
+  return RESHARD_SUCCESS;
 }
 
 /* Makes the tensor of metadata and this rank's arrays. */

@@ -163,12 +163,9 @@ reshard_status reshard_sharder_create(reshard_comm comm, const reshard_sharder_o
   reshard_sharder made = NULL;
   reshard_status status = RS_GIVEN("reshard_sharder_create", sharder);
   RS_THEN(status, rs_sharder_new(comm, options, &made));
-  status = agree_on_sharders(comm, status, made);
-  if (status == RESHARD_SUCCESS)
-    *sharder = made;
-  else
-    reshard_sharder_destroy(made);
-  return status;
+  RS_TRY_OR(agree_on_sharders(comm, status, made), reshard_sharder_destroy(made));
+  *sharder = made;
+  return RESHARD_SUCCESS;
 }
 
 static void free_plan(rs_cached_plan *p) {
@@ -270,11 +267,7 @@ static reshard_status make_plan(reshard_sharder s, uint64_t hash, int64_t n, con
   RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
   p->hash = hash;
   p->n = n;
-  reshard_status status = plan_entries(s, n, entries, p);
-  if (status != RESHARD_SUCCESS) {
-    free_plan(p);
-    return status;
-  }
+  RS_TRY_OR(plan_entries(s, n, entries, p), free_plan(p));
   s->stats.misses++;
   *plan = p;
   return RESHARD_SUCCESS;
@@ -427,8 +420,7 @@ reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, con
   rs_once_call call = {.request = {.path = s->path, .argument = argument, .cached = !s->looked_up && s->plans.n > 0},
                        .arrays = &arrays,
                        .stream = stream};
-  if (mine == RESHARD_SUCCESS)
-    mine = list_arrays(s, p, entries, stream, &arrays);
+  RS_THEN(mine, list_arrays(s, p, entries, stream, &arrays));
   if (p != NULL) {
     call.request.plan = call.plan = p->plan;
     call.request.cached = p->cached.transfer != NULL;

@@ -33,10 +33,9 @@ typedef struct leaf_lister {
 static reshard_status add_leaf(void *user, const char *path, reshard_tree parent, int64_t index, reshard_tree node) {
   const leaf_lister *l = user;
   rs_state_leaves *leaves = l->leaves;
-  int64_t length = (int64_t)strlen(path) + 1;
   char text[RS_NODE_TEXT];
   RS_TRY(rs_vec_reserve(&leaves->all, leaves->all.n + 1));
-  RS_TRY(rs_vec_reserve(&leaves->text, leaves->text.n + length));
+  RS_TRY(rs_vec_append(&leaves->text, path, strlen(path) + 1));
   rs_state_leaf leaf = {.node = node, .parent = parent, .index = index, .batch = -1};
   reshard_dtensor dtensor = rs_leaf_dtensor(node);
   if (rs_leaf_nested(node) != NULL && l->comm == NULL)
@@ -50,8 +49,6 @@ static reshard_status add_leaf(void *user, const char *path, reshard_tree parent
   if (dtensor != NULL && leaf.sharded == NULL)
     return RESHARD_ERROR_OUT_OF_MEMORY; /* the text says of what */
   leaves->all.at[leaves->all.n++] = leaf;
-  memcpy(leaves->text.at + leaves->text.n, path, (size_t)length);
-  leaves->text.n += length;
   if (node->kind == RESHARD_TREE_OPAQUE && !rs_state_leaf_is_sharded(&leaf))
     return rs_path_error(
         path, rs_error(RESHARD_ERROR_INVALID, "%s, which a checkpoint cannot have", rs_node_text(text, node)));
@@ -163,11 +160,7 @@ reshard_status rs_state_leaves_find_shared(const rs_state_leaves *leaves, bool *
   for (int64_t i = 0; i < leaves->all.n; i++) {
     const rs_state_leaf *leaf = &leaves->all.at[i];
     int64_t arrays = rs_state_leaf_arrays(leaf);
-    reshard_status status = rs_vec_reserve(&spans, spans.n + arrays);
-    if (status != RESHARD_SUCCESS) {
-      free(spans.at);
-      return status;
-    }
+    RS_TRY_OR(rs_vec_reserve(&spans, spans.n + arrays), free(spans.at));
     for (int64_t a = 0; a < arrays; a++)
       if (rs_state_leaf_array(leaf, a) != NULL)
         spans.at[spans.n++] = array_span(rs_state_leaf_array(leaf, a), i);

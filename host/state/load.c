@@ -66,10 +66,7 @@ static reshard_status open_threads(int64_t n, void **all) {
   RS_THEN(status, rs_state_json_read(directory, check, &l->stored.leaves));
   RS_THEN(status, rs_stored_leaves_add(&l->stored.leaves, l->stored.checkpoint));
   RS_THEN(status, rs_checkpoint_in_place(l->stored.checkpoint, directory));
-  if (status != RESHARD_SUCCESS) {
-    free_checkpoint(l);
-    return status;
-  }
+  RS_TRY_OR(status, free_checkpoint(l));
   atomic_init(&l->users, n);
   for (int64_t r = 0; r < n; r++)
     c[r]->shared = l;

@@ -108,13 +108,8 @@ static reshard_status finish_inner(nested_mapping *m) {
   const reshard_properties *had = &l->nested->outer->properties;
   reshard_properties properties = l->properties;
   reshard_device_type type = l->type;
-  if (made != NULL) {
-    reshard_status status = reshard_tree_opaque(&rs_nested_type, made, &leaf);
-    if (status != RESHARD_SUCCESS) {
-      rs_nested_release(made);
-      return status;
-    }
-  }
+  if (made != NULL)
+    RS_TRY_OR(reshard_tree_opaque(&rs_nested_type, made, &leaf), rs_nested_release(made));
   leave_level(m);
   return deliver_inner(m, leaf, had, &properties, type);
 }

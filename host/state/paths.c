@@ -80,8 +80,7 @@ static reshard_status add_path(int64_t n, rs_state_call *const *calls, const rs_
     alike = alike && (!rs_state_leaf_is_sharded(other) || same_layout(p.leaf, other));
   }
   p.exchanged = rs_state_leaf_is_sharded(p.leaf) && !alike;
-  RS_TRY(rs_vec_reserve(&paths->all, paths->all.n + 1));
-  paths->all.at[paths->all.n++] = p;
+  RS_TRY(rs_vec_push(&paths->all, p));
   paths->exchanged += p.exchanged;
   return RESHARD_SUCCESS;
 }

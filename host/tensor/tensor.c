@@ -106,8 +106,7 @@ static reshard_status create_tensor(const char *call, reshard_device device, boo
   }
   RS_TRY(rs_storage_create(device, pinned, &storage));
   reshard_status status = rs_storage_alloc(storage, bytes, stream);
-  if (status == RESHARD_SUCCESS)
-    status = rs_tensor_new(storage, &info, bytes, 0, tensor);
+  RS_THEN(status, rs_tensor_new(storage, &info, bytes, 0, tensor));
   if (status != RESHARD_SUCCESS)
     rs_storage_release(storage);
   return status;

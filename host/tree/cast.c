@@ -20,11 +20,8 @@ static reshard_status cast_one(casting *c, reshard_tensor src, reshard_tensor *c
   reshard_tensor dst;
   RS_TRY(rs_tensor_use("reshard_tree_cast", src, c->stream));
   RS_TRY(reshard_tensor_create_on(c->device, c->to, info->ndim, info->shape, c->stream, &dst));
-  reshard_status status = info->elements > 0 ? rs_tensor_list_cast(&c->casts, src, dst) : RESHARD_SUCCESS;
-  if (status != RESHARD_SUCCESS) {
-    reshard_tensor_release(dst);
-    return status;
-  }
+  RS_TRY_OR(info->elements > 0 ? rs_tensor_list_cast(&c->casts, src, dst) : RESHARD_SUCCESS,
+            reshard_tensor_release(dst));
   reshard_tensor_set_requires_grad(dst, info->requires_grad);
   *cast = dst;
   return RESHARD_SUCCESS;

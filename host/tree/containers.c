@@ -67,12 +67,9 @@ reshard_status rs_form_new(const rs_tree_form *like, rs_tree_form **output) {
   rs_tree_form *form;
   RS_TRY(rs_alloc_zero(&form, 1, sizeof *form));
   atomic_init(&form->references, 1);
-  reshard_status status = like != NULL ? copy_names(like, form) : RESHARD_SUCCESS;
-  if (status == RESHARD_SUCCESS)
-    *output = form;
-  else
-    rs_form_release(form);
-  return status;
+  RS_TRY_OR(like != NULL ? copy_names(like, form) : RESHARD_SUCCESS, rs_form_release(form));
+  *output = form;
+  return RESHARD_SUCCESS;
 }
 
 /* Gives a container a form that it alone has; other containers keep the shared one. */
@@ -105,12 +102,9 @@ reshard_status reshard_tree_create_set(reshard_tree *tree) {
 
 /* Makes a container of a form, which is taken over in any case. */
 static reshard_status new_container(const char *call, reshard_tree_kind kind, rs_tree_form *form, reshard_tree *tree) {
-  reshard_status status = rs_node_new(call, kind, tree);
-  if (status == RESHARD_SUCCESS)
-    (*tree)->form = form;
-  else
-    rs_form_release(form);
-  return status;
+  RS_TRY_OR(rs_node_new(call, kind, tree), rs_form_release(form));
+  (*tree)->form = form;
+  return RESHARD_SUCCESS;
 }
 
 reshard_status reshard_tree_struct(const char *name, reshard_tree *tree) {
@@ -118,22 +112,14 @@ reshard_status reshard_tree_struct(const char *name, reshard_tree *tree) {
   rs_tree_form *form;
   RS_TRY(RS_GIVEN(call, name));
   RS_TRY(rs_form_new(NULL, &form));
-  reshard_status status = rs_alloc_copy(&form->name, name, (int64_t)strlen(name) + 1, 1);
-  if (status != RESHARD_SUCCESS) {
-    rs_form_release(form);
-    return status;
-  }
+  RS_TRY_OR(rs_alloc_copy(&form->name, name, (int64_t)strlen(name) + 1, 1), rs_form_release(form));
   return new_container(call, RESHARD_TREE_STRUCT, form, tree);
 }
 
 reshard_status rs_node_like(reshard_tree container, reshard_tree *output) {
   reshard_tree made;
   RS_TRY(rs_node_new("", container->kind, &made));
-  reshard_status status = rs_vec_reserve(&made->children, container->children.n);
-  if (status != RESHARD_SUCCESS) {
-    reshard_tree_release(made);
-    return status;
-  }
+  RS_TRY_OR(rs_vec_reserve(&made->children, container->children.n), reshard_tree_release(made));
   made->form = rs_node_keyed(container) ? RS_RETAIN(container->form) : NULL;
   *output = made;
   return RESHARD_SUCCESS;
@@ -223,18 +209,11 @@ reshard_status reshard_tree_packed(reshard_tensor data, int64_t steps, const int
     return rs_error_null(packed, data == NULL ? "data" : batch_sizes == NULL ? "batch_sizes" : "the output");
   RS_TRY(check_steps(data, steps, batch_sizes));
   RS_TRY(rs_form_new(NULL, &form));
-  reshard_status status = copy_sizes(form, steps, batch_sizes, sorted, unsorted);
-  if (status != RESHARD_SUCCESS) {
-    rs_form_release(form);
-    return status;
-  }
+  RS_TRY_OR(copy_sizes(form, steps, batch_sizes, sorted, unsorted), rs_form_release(form));
   RS_TRY(new_container(packed, RESHARD_TREE_PACKED, form, &made));
-  status = set_data(data, made);
-  if (status == RESHARD_SUCCESS)
-    *tree = made;
-  else
-    reshard_tree_release(made);
-  return status;
+  RS_TRY_OR(set_data(data, made), reshard_tree_release(made));
+  *tree = made;
+  return RESHARD_SUCCESS;
 }
 
 /* --- Filling -------------------------------------------------------------------------------------------------- */

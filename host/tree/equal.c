@@ -87,9 +87,7 @@ static reshard_status compare_nodes(comparison *c, node_pair pair, bool *equal) 
   RS_TRY(mark_pair(c, pair, &is_new));
   if (!is_new)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&c->levels, c->levels.n + 1));
-  c->levels.at[c->levels.n++] = (compared_level){pair, 0};
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&c->levels, (compared_level){pair, 0});
 }
 
 static reshard_status compare_trees(comparison *c, node_pair trees, bool *equal) {

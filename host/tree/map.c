@@ -88,10 +88,7 @@ static reshard_status replace_child(tree_mapping *m, reshard_tree child, reshard
     rs_path_error(m->walk.path.at, status);
   if (status == RESHARD_SUCCESS && c->made == NULL)
     status = copy_first(f->node, f->next - 1, &c->made);
-  if (status != RESHARD_SUCCESS) {
-    reshard_tree_release(became);
-    return status;
-  }
+  RS_TRY_OR(status, reshard_tree_release(became));
   if (became == NULL)
     became = reshard_tree_retain(child);
   rs_node_mark_contained(became);
@@ -196,16 +193,10 @@ typedef struct tree_flattening {
 
 static reshard_status list_leaf(void *user, const char *path, reshard_tree leaf, reshard_tree *mapped) {
   tree_flattening *f = user;
-  int64_t length = (int64_t)strlen(path) + 1;
   (void)mapped;
-  RS_TRY(rs_vec_reserve(&f->leaves, f->leaves.n + 1));
-  RS_TRY(rs_vec_reserve(&f->begins, f->begins.n + 1));
-  RS_TRY(rs_vec_reserve(&f->text, f->text.n + length));
-  memcpy(f->text.at + f->text.n, path, (size_t)length);
-  f->begins.at[f->begins.n++] = f->text.n;
-  f->text.n += length;
-  f->leaves.at[f->leaves.n++] = reshard_tree_retain(leaf);
-  return RESHARD_SUCCESS;
+  RS_TRY(rs_vec_push(&f->begins, f->text.n));
+  RS_TRY(rs_vec_append(&f->text, path, strlen(path) + 1));
+  return rs_vec_push(&f->leaves, reshard_tree_retain(leaf));
 }
 
 /* The lists, with the struct in front of its paths. */

@@ -73,9 +73,7 @@ static reshard_status owner_stream(rs_move *m, reshard_device owner, void **stre
   for (int64_t i = 0; i < m->owners.n; i++)
     if (m->owners.at[i] == owner)
       return RESHARD_SUCCESS;
-  RS_TRY(rs_vec_reserve(&m->owners, m->owners.n + 1));
-  m->owners.at[m->owners.n++] = reshard_device_retain(owner);
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&m->owners, reshard_device_retain(owner));
 }
 
 /* Retains a source's memory until it has been copied, whatever becomes of the tensor. */

@@ -130,8 +130,7 @@ static reshard_status send_pageable(const rs_move *m) {
   for (int64_t i = 0; i < m->entries.n && status == RESHARD_SUCCESS; i++)
     if (rs_tensor_pageable(m->entries.at[i].src))
       status = pack_tensor(&p, m->entries.at[i].src, rs_tensor_data(m->entries.at[i].dst));
-  if (status == RESHARD_SUCCESS)
-    status = send_piece(&p);
+  RS_THEN(status, send_piece(&p));
   if (p.piece != NULL)
     (void)rs_staging_give(p.staging, p.piece, m->side);
   reshard_device_release(p.cpu);

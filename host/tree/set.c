@@ -69,13 +69,8 @@ static reshard_status make_form(reshard_tree set, rs_tree_form **form) {
   rs_tree_form *made;
   bool is_new;
   RS_TRY(rs_form_new(NULL, &made));
-  for (int64_t i = 0; i < set->children.n; i++) {
-    reshard_status status = add_leaf_name(made, set->children.at[i], &is_new);
-    if (status != RESHARD_SUCCESS) {
-      rs_form_release(made);
-      return status;
-    }
-  }
+  for (int64_t i = 0; i < set->children.n; i++)
+    RS_TRY_OR(add_leaf_name(made, set->children.at[i], &is_new), rs_form_release(made));
   *form = made;
   return RESHARD_SUCCESS;
 }
@@ -112,10 +107,7 @@ reshard_status rs_set_merge(reshard_tree set) {
       reshard_tree_release(leaf);
   }
   set->children.n = kept;
-  if (status != RESHARD_SUCCESS) {
-    rs_form_release(form);
-    return status;
-  }
+  RS_TRY_OR(status, rs_form_release(form));
   rs_form_release(set->form);
   set->form = form;
   return RESHARD_SUCCESS;

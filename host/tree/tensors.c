@@ -98,12 +98,9 @@ static reshard_status map_tensor_leaf(void *user, const char *path, reshard_tree
   RS_TRY(map_tensor(m, path, &leaf->tensor, &became));
   if (became == NULL)
     return RESHARD_SUCCESS;
-  reshard_status status = rs_node_make(&m->leaves, RESHARD_TREE_TENSOR, mapped);
-  if (status == RESHARD_SUCCESS)
-    (*mapped)->tensor = became;
-  else
-    reshard_tensor_release(became);
-  return status;
+  RS_TRY_OR(rs_node_make(&m->leaves, RESHARD_TREE_TENSOR, mapped), reshard_tensor_release(became));
+  (*mapped)->tensor = became;
+  return RESHARD_SUCCESS;
 }
 
 static void tensor_mapping_free(tensor_mapping *m) {

@@ -130,11 +130,7 @@ reshard_status reshard_tree_bytes(const void *bytes, size_t size, reshard_tree *
   if (size > INT64_MAX)
     return rs_error_memory(size);
   RS_TRY(rs_alloc_copy(&copy, bytes, (int64_t)size, 1));
-  reshard_status status = rs_node_new("reshard_tree_bytes", RESHARD_TREE_BYTES, tree);
-  if (status != RESHARD_SUCCESS) {
-    free(copy);
-    return status;
-  }
+  RS_TRY_OR(rs_node_new("reshard_tree_bytes", RESHARD_TREE_BYTES, tree), free(copy));
   (*tree)->bytes = copy;
   (*tree)->size = size;
   return RESHARD_SUCCESS;

@@ -50,11 +50,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
   atomic_init(&c->users, 1);
   atomic_flag_clear(&c->hearing);
   atomic_flag_clear(&c->probe.answering);
-  reshard_status status = alloc_comm(c, size);
-  if (status != RESHARD_SUCCESS) {
-    rs_mpi_free(c);
-    return status;
-  }
+  RS_TRY_OR(alloc_comm(c, size), rs_mpi_free(c));
   c->base.global_ranks = global_ranks;
   *out = c;
   return RESHARD_SUCCESS;
@@ -214,10 +210,8 @@ reshard_status reshard_comm_from_mpi(const void *mpi_comm, reshard_device device
     status = refuse_creation(link, mpi, size, rank, status, timeout_ms);
   } else { /* what fails from here on is told to the others */
     reshard_status own = read_options(comm, device, &timeout_ms, &made->handle);
-    if (own == RESHARD_SUCCESS)
-      own = rs_board_join(&made->base, NULL);
-    if (own == RESHARD_SUCCESS)
-      own = rs_environment_number("RESHARD_NODE", &made->base.process.node);
+    RS_THEN(own, rs_board_join(&made->base, NULL));
+    RS_THEN(own, rs_environment_number("RESHARD_NODE", &made->base.process.node));
     made->base.timeout_ms = rs_max(timeout_ms, 0);
     made->base.device = made->handle != NULL ? made->handle->device : NULL;
     made->base.meets.begun = rs_now_ns();

@@ -149,11 +149,7 @@ static reshard_status add_segment(flags_segment **out) {
   flags_segment *segment;
   void *memory;
   RS_TRY(rs_alloc_zero(&segment, 1, sizeof *segment));
-  reshard_status status = rs_shared_alloc(SEGMENT_FLAGS * sizeof *segment->flags, &memory);
-  if (status != RESHARD_SUCCESS) {
-    free(segment);
-    return status;
-  }
+  RS_TRY_OR(rs_shared_alloc(SEGMENT_FLAGS * sizeof *segment->flags, &memory), free(segment));
   segment->flags = memory;
   segment->next = own_flags.segments;
   own_flags.segments = *out = segment;
@@ -276,11 +272,7 @@ reshard_status rs_mpi_share_files(const rs_mpi *c, rs_mpi *part, const int64_t *
   if (!neighbours)
     return RESHARD_SUCCESS;
   RS_TRY(rs_shared_open(&own));
-  reshard_status status = rs_alloc_zero((void *)&part->base.memory.imports, n, sizeof *part->base.memory.imports);
-  if (status != RESHARD_SUCCESS) {
-    rs_shared_close();
-    return status;
-  }
+  RS_TRY_OR(rs_alloc_zero((void *)&part->base.memory.imports, n, sizeof *part->base.memory.imports), rs_shared_close());
   for (int64_t r = 0; r < n; r++)
     if (r != me && node_of(part, r) == node_of(part, me))
       part->base.memory.imports[r] = rs_import_retain(c->base.memory.imports[ranks[r]]);

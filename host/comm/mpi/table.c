@@ -161,8 +161,7 @@ static reshard_status begin_step(rs_mpi *c) {
 static reshard_status end_step(rs_mpi *c, reshard_status status) {
   if (status == RESHARD_SUCCESS && c->due) {
     status = rs_mpi_begin(c);
-    if (status == RESHARD_SUCCESS)
-      status = rs_mpi_end(c, rs_mpi_meet(c, true));
+    RS_THEN(status, rs_mpi_end(c, rs_mpi_meet(c, true)));
   }
   if (status != RESHARD_SUCCESS) /* the communicator has ended */
     c->due = c->node_due = false;

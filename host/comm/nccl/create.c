@@ -187,8 +187,7 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
     set_fits(c);
     status = rs_board_join(&c->base, NULL);
   }
-  if (status == RESHARD_SUCCESS)
-    status = make_buffers(c);
+  RS_THEN(status, make_buffers(c));
   if (status != RESHARD_SUCCESS) {
     c->nccl = NULL; /* the caller's to end */
     if (presence != NULL)

@@ -82,11 +82,7 @@ static reshard_status prepare_node(rs_nccl *c, const nccl_place *all, int64_t **
   for (int64_t r = 0; r < c->base.size; r++)
     if ((*numbers)[r] >= 0)
       ranks[(*numbers)[r]] = r;
-  reshard_status status = rs_node_alloc(n, (*numbers)[c->base.rank], ranks, out);
-  if (status != RESHARD_SUCCESS) {
-    free(ranks);
-    return status;
-  }
+  RS_TRY_OR(rs_node_alloc(n, (*numbers)[c->base.rank], ranks, out), free(ranks));
   (*out)->whole = &c->base;
   (*out)->look = look_at_whole;
   (*out)->base.timeout_ms = c->base.timeout_ms;

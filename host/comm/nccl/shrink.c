@@ -77,17 +77,13 @@ static reshard_status shrink_nccl(rs_nccl *c, const rs_split_group *group, ncclC
   for (int64_t i = 0; i < group->nlost; i++)
     list[i] = (int)group->lost[i];
   reshard_status status = prepare_shrink(c, &flags);
-  if (status == RESHARD_SUCCESS)
-    status = rs_cuda_enter(c->base.device, &previous);
+  RS_THEN(status, rs_cuda_enter(c->base.device, &previous));
   if (status == RESHARD_SUCCESS) {
     status = call_shrink(c, group, list, flags);
     rs_cuda_leave(previous);
   }
   free(list);
-  if (status != RESHARD_SUCCESS) {
-    abort_ended(c);
-    return status;
-  }
+  RS_TRY_OR(status, abort_ended(c));
   *out = *c->split;
   *c->split = NULL;
   c->splitting = false;

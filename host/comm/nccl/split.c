@@ -57,14 +57,10 @@ reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl
   while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
          (group->nlost > 0 || !c->ended) && !rs_comm_poll(&c->base, since) && !rs_late(since, c->base.timeout_ms))
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
-  reshard_status status =
-      state == ncclSuccess
-          ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, &made)
-          : rs_error(RESHARD_ERROR_PEER, "%s: the new communicator is not there (NCCL error %d)", call, (int)state);
-  if (status != RESHARD_SUCCESS) {
-    rs_nccl_abort(c, nccl);
-    return status;
-  }
+  RS_TRY_OR(state == ncclSuccess ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, &made)
+                                 : rs_error(RESHARD_ERROR_PEER, "%s: the new communicator is not there (NCCL error %d)",
+                                            call, (int)state),
+            rs_nccl_abort(c, nccl));
   made->base.global_ranks = group->global_ranks;
   group->global_ranks = NULL;
   (void)rs_board_join(&made->base, &c->base);

@@ -215,11 +215,9 @@ reshard_status rs_node_boxes_make(rs_node *c) {
   }
   free_passing(c, &p);
   free(flags);
-  if (status == RESHARD_SUCCESS)
-    c->base.waits.barrier = c->boxes->barrier;
-  else
-    free_boxes(c);
-  return status;
+  RS_TRY_OR(status, free_boxes(c));
+  c->base.waits.barrier = c->boxes->barrier;
+  return RESHARD_SUCCESS;
 }
 
 /* Kernels of peers may come to this rank's memory still where the communicator has ended. A peer's mapping keeps the

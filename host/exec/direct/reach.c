@@ -56,11 +56,9 @@ reshard_status rs_reach_create(reshard_comm comm, const struct reshard_plan_s *p
   made->plan = plan;
   reshard_status status = rs_alloc_zero(&made->ranks, comm->size, sizeof *made->ranks);
   RS_THEN(status, rs_alloc_zero((void *)&made->offer, comm->size, sizeof *made->offer));
-  if (status == RESHARD_SUCCESS)
-    *reach = made;
-  else
-    rs_reach_free(made);
-  return status;
+  RS_TRY_OR(status, rs_reach_free(made));
+  *reach = made;
+  return RESHARD_SUCCESS;
 }
 
 void rs_reach_free(rs_reach *reach) {

@@ -71,8 +71,7 @@ static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   if (first)
     status = rs_agree(comm, connect_barrier(t, offers->flags));
   offers->offer[comm->rank] = &mine;
-  if (status == RESHARD_SUCCESS)
-    status = rs_agree(comm, t->path->bind(t, binding, offers->offer));
+  RS_THEN(status, rs_agree(comm, t->path->bind(t, binding, offers->offer)));
   offers->offer[comm->rank] = NULL;
   rs_offers_free(offers);
   return status;
@@ -297,10 +296,8 @@ reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_array
 reshard_status rs_binding_compile(reshard_transfer t, rs_binding *b, const rs_copies *copies, int64_t bytes,
                                   rs_stream_barrier *barrier, rs_program **program) {
   rs_device *device = t->comm->device;
-  if (b->ncompiled == b->compiled.n) {
-    RS_TRY(rs_vec_reserve(&b->compiled, b->compiled.n + 1));
-    b->compiled.at[b->compiled.n++] = NULL;
-  }
+  if (b->ncompiled == b->compiled.n)
+    RS_TRY(rs_vec_push(&b->compiled, NULL));
   rs_program **compiled = &b->compiled.at[b->ncompiled++];
   bool again = t->cached != NULL && !(t->streams.used && t->path->reads_others); /* else by reshard_transfer_rebind */
   RS_TRY((again ? device->work->recompile : device->work->compile)(device, copies, bytes, compiled));

@@ -98,12 +98,9 @@ reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, rs
                                         reshard_transfer *transfer) {
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_DIRECT};
   struct reshard_transfer_s *t = NULL;
-  reshard_status status = check_and_allocate(comm, plan, &options, staging, &t);
-  if (status == RESHARD_SUCCESS)
-    *transfer = t;
-  else
-    reshard_transfer_destroy(t);
-  return status;
+  RS_TRY_OR(check_and_allocate(comm, plan, &options, staging, &t), reshard_transfer_destroy(t));
+  *transfer = t;
+  return RESHARD_SUCCESS;
 }
 
 /* Rounds where messages go from strided sources, too; only on one node, where none of the ranks is reached. */

@@ -38,12 +38,8 @@ static reshard_status add_name(const rs_safetensors *header, int64_t tensor, con
   rs_text_add(&text, "tensor '%s'", rs_quote(quoted, sizeof quoted, rs_model_name(header->model, tensor)));
   if (saved != NULL)
     rs_text_add(&text, ", box %s", rs_box_text(box, t->ndim, saved, t->shape));
-  int64_t n = (int64_t)strlen(name) + 1;
-  RS_TRY(rs_vec_reserve(&d->names, d->names.n + n));
-  memcpy(d->names.at + d->names.n, name, (size_t)n);
   d->boxes.at[d->boxes.n - 1].name = d->names.n;
-  d->names.n += n;
-  return RESHARD_SUCCESS;
+  return rs_vec_append(&d->names, name, strlen(name) + 1);
 }
 
 /* A tensor of the header; where its saved offsets begin, or -1. */
@@ -83,8 +79,8 @@ static reshard_status add_boxes(const char *where, const rs_safetensors *header,
   reshard_status status = fits ? RESHARD_SUCCESS : misfit(where, pieces, kept);
   for (int64_t i = 0; i < kept && status == RESHARD_SUCCESS; i++) {
     status = rs_digests_add(d, boxes[i].begin, boxes[i].bytes);
-    if (status == RESHARD_SUCCESS)
-      status = add_name(header, boxes[i].tensor, boxes[i].saved < 0 ? NULL : header->saved.at + boxes[i].saved, d);
+    RS_THEN(status,
+            add_name(header, boxes[i].tensor, boxes[i].saved < 0 ? NULL : header->saved.at + boxes[i].saved, d));
   }
   free(boxes);
   return status;

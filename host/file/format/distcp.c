@@ -222,9 +222,7 @@ static reshard_status read_chunk(reader *r, int64_t value, int64_t name) {
   }
   chunk.place = chunk.empty ? -1 : place;
   RS_TRY(check_memory(r));
-  RS_TRY(rs_vec_reserve(&r->d->chunks, r->d->chunks.n + 1));
-  r->d->chunks.at[r->d->chunks.n++] = chunk;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&r->d->chunks, chunk);
 }
 
 /* One of an unknown dtype has its own shape here, and the bytes of its chunks in the checkpoint. */
@@ -282,9 +280,7 @@ static reshard_status read_item(reader *r, int64_t key, int64_t value, bool *see
   seen[name] = true;
   if (rs_pickle_is_object(r->p, value, RS_ROLE_BYTES_METADATA)) {
     const struct key k = {.name = name, .ndim = -1};
-    RS_TRY(rs_vec_reserve(&r->d->leaves, r->d->leaves.n + 1));
-    r->d->leaves.at[r->d->leaves.n++] = (rs_distcp_leaves){key, rs_names_find(&r->keys, &k, sizeof k)};
-    return RESHARD_SUCCESS;
+    return rs_vec_push(&r->d->leaves, (rs_distcp_leaves){key, rs_names_find(&r->keys, &k, sizeof k)});
   }
   if (!rs_pickle_is_object(r->p, value, RS_ROLE_TENSOR_METADATA))
     return malformed_value(r, value, "TensorStorageMetadata or BytesStorageMetadata");

@@ -257,11 +257,7 @@ static reshard_status read_metadata_text(const char *where, const rs_file *file,
                     where, (unsigned long long)n, (long long)file->size, (long long)HEADER_LIMIT);
   char *made;
   RS_TRY(rs_alloc(&made, (int64_t)n + 1, 1));
-  reshard_status status = rs_file_read_at(file, 8, made, (int64_t)n);
-  if (status != RESHARD_SUCCESS) {
-    free(made);
-    return status;
-  }
+  RS_TRY_OR(rs_file_read_at(file, 8, made, (int64_t)n), free(made));
   *text = made;
   *length = (int64_t)n;
   return RESHARD_SUCCESS;
@@ -319,9 +315,7 @@ static reshard_status read_saved(const char *where, json_t *object, const rs_mod
     if (!zero && tensor->dtype != RESHARD_DTYPE_NONE)
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': a part of it, whose last dim ends within a byte", where,
                       quoted);
-    RS_TRY(rs_vec_reserve(&header->saved, header->saved.n + 1));
-    header->saved.at[header->saved.n++] = 0;
-    return RESHARD_SUCCESS;
+    return rs_vec_push(&header->saved, 0);
   }
   if (json_array_size(offsets) != (size_t)tensor->ndim)
     return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': %zu saved_offsets, it has %d dims", where, quoted,

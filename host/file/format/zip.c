@@ -183,11 +183,7 @@ reshard_status rs_zip_read(const rs_zip *z, int64_t entry, int64_t limit, char *
     return rs_error(RESHARD_ERROR_INVALID, "%s: an entry of %lld bytes, at most %lld are read", z->where, (long long)n,
                     (long long)limit);
   RS_TRY(rs_alloc(&made, n + 1, 1));
-  reshard_status status = rs_file_read_at(z->file, begin, made, n);
-  if (status != RESHARD_SUCCESS) {
-    free(made);
-    return status;
-  }
+  RS_TRY_OR(rs_file_read_at(z->file, begin, made, n), free(made));
   *bytes = made;
   *size = n;
   return RESHARD_SUCCESS;

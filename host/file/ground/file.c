@@ -48,12 +48,8 @@ reshard_status rs_file_open(const char *where, const char *path, int64_t files, 
   if (made.fd < 0)
     return open_error(where, files, errno);
   reshard_status status = rs_file_stat(where, made.fd, &made.size, &made.changed_ns);
-  if (status == RESHARD_SUCCESS)
-    status = rs_alloc_copy(&made.path, path, (int64_t)strlen(path) + 1, 1);
-  if (status != RESHARD_SUCCESS) {
-    close(made.fd);
-    return status;
-  }
+  RS_THEN(status, rs_alloc_copy(&made.path, path, (int64_t)strlen(path) + 1, 1));
+  RS_TRY_OR(status, close(made.fd));
   posix_fadvise(made.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
   *file = made;
   return RESHARD_SUCCESS;

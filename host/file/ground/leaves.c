@@ -9,22 +9,16 @@
 #include <string.h>
 
 static reshard_status append_bytes(rs_leaves *l, const char *from, int64_t n, int64_t *at) {
-  RS_TRY(rs_vec_reserve(&l->text, l->text.n + n));
   *at = l->text.n;
-  if (n > 0)
-    memcpy(l->text.at + l->text.n, from, (size_t)n);
-  l->text.n += n;
-  return RESHARD_SUCCESS;
+  return rs_vec_append(&l->text, from, n);
 }
 
 reshard_status rs_leaves_add(rs_leaves *l, const char *path, const rs_leaf *leaf, const char *bytes) {
   rs_leaf added = *leaf;
-  RS_TRY(rs_vec_reserve(&l->all, l->all.n + 1));
   RS_TRY(append_bytes(l, path, (int64_t)strlen(path) + 1, &added.name));
   if (leaf->kind == RS_LEAF_BYTES)
     RS_TRY(append_bytes(l, bytes, leaf->size, &added.integer));
-  l->all.at[l->all.n++] = added;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&l->all, added);
 }
 
 reshard_status rs_leaves_settle(rs_leaves *l, const rs_names *taken, int64_t *dropped) {

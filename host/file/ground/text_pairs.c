@@ -26,11 +26,7 @@ reshard_status rs_text_pairs_put(rs_text_pairs *pairs, const char *key, const ch
   memcpy(made.key, key, length + 1);
   memcpy(made.key + length + 1, value, behind);
   made.value = made.key + length + 1;
-  reshard_status status = rs_names_put(&pairs->names, made.key, length, &number);
-  if (status != RESHARD_SUCCESS) {
-    free(made.key);
-    return status;
-  }
+  RS_TRY_OR(rs_names_put(&pairs->names, made.key, length, &number), free(made.key));
   pairs->all.at[pairs->all.n++] = made;
   *differs = false;
   return RESHARD_SUCCESS;

@@ -194,8 +194,7 @@ static reshard_status interleave_parts(rs_map_work *w, const rs_map_node *op, in
         if (!rs_region_clip(&w->regions.at[r], dim, begin + g * size, begin + (g + 1) * size,
                             g * total + begin / groups, &piece))
           continue;
-        RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + 1));
-        w->regions.at[w->regions.n++] = piece;
+        RS_TRY(rs_vec_push(&w->regions, piece));
       }
   }
   if (w->regions.n == made) /* nothing is in it */
@@ -235,8 +234,7 @@ static reshard_status up_parts(rs_map_work *w, const rs_map_node *op, value *all
       RS_TRY(join_part(w, op, dim, joined++, all, &part));
       if (joined == 1 && ahead > 0)
         RS_TRY(add_zeros(w, op, dim, ahead, true, all));
-      RS_TRY(rs_vec_reserve(&w->ends, w->ends.n + 1));
-      w->ends.at[w->ends.n++] = stack ? i : all->shape[dim];
+      RS_TRY(rs_vec_push(&w->ends, stack ? i : all->shape[dim]));
     }
     at = spread ? at : node->next;
   }
@@ -358,7 +356,6 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
     RS_TRY(rs_map_text_add(&w->source, digits, text.length));
     RS_TRY(rs_map_text_add(&w->source, rest, strlen(rest)));
   }
-  RS_TRY(rs_vec_reserve(&w->regions, w->regions.n + v->n));
   const rs_model_tensor *from = tensor_at(w, v->regions->src);
   value made = {.dtype = w->cast.cast ? w->cast.dtype : from->dtype,
                 .packed = from->packed,
@@ -368,8 +365,7 @@ static reshard_status down_name(rs_map_work *w, const rs_map_node *name, int64_t
                 .ndim = v->ndim,
                 .first = w->regions.n};
   memcpy(made.shape, v->shape, sizeof made.shape);
-  memcpy(w->regions.at + w->regions.n, v->regions, (size_t)v->n * sizeof *v->regions);
-  w->regions.n += v->n;
+  RS_TRY(rs_vec_append(&w->regions, v->regions, v->n));
   return add_target_tensor(w, &made);
 }
 

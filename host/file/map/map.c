@@ -88,9 +88,7 @@ reshard_status reshard_map_model(reshard_map map, reshard_model source, reshard_
   RS_TRY(rs_map_apply(map, source, &made, &regions));
   reshard_status status = settle_scales(source, made, &regions);
   free(regions.at);
-  if (status == RESHARD_SUCCESS)
-    *target = made;
-  else
-    reshard_model_free(made);
-  return status;
+  RS_TRY_OR(status, reshard_model_free(made));
+  *target = made;
+  return RESHARD_SUCCESS;
 }

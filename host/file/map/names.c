@@ -86,8 +86,7 @@ reshard_status rs_map_find_all(const rs_map_source *s, int64_t node, rs_map_matc
       break;
     if (s->taken[named->tensor] != 0 || !fits_name(pieces, name->stars, named->name, NULL))
       continue;
-    RS_TRY(rs_vec_reserve(matches, matches->n + 1));
-    matches->at[matches->n++] = (rs_pair){(uint64_t)named->tensor, (uint64_t)node};
+    RS_TRY(rs_vec_push(matches, (rs_pair){(uint64_t)named->tensor, (uint64_t)node}));
   }
   return RESHARD_SUCCESS;
 }

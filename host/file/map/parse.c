@@ -55,10 +55,7 @@ static void skip_blanks(parser *s) {
 }
 
 static reshard_status put_text(reshard_map map, const char *from, size_t n) {
-  RS_TRY(rs_vec_reserve(&map->text, map->text.n + (int64_t)n + 1));
-  memcpy(map->text.at + map->text.n, from, n);
-  map->text.n += (int64_t)n;
-  return RESHARD_SUCCESS;
+  return rs_vec_append(&map->text, from, n);
 }
 
 /* The part of a name in double quotes that begins here. */
@@ -265,10 +262,8 @@ static reshard_status read_expression(parser *s, int64_t *out) {
     RS_TRY(read_operation(s, begin, length, &node));
     skip_blanks(s);
   }
-  RS_TRY(rs_vec_reserve(&s->map->nodes, s->map->nodes.n + 1));
   *out = s->map->nodes.n;
-  s->map->nodes.at[s->map->nodes.n++] = node;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&s->map->nodes, node);
 }
 
 /* A side of a line whose names have `stars`: stars of its names, and sizes. parent: the operation around, NULL: none.
@@ -373,8 +368,7 @@ reshard_status rs_map_read(reshard_map map, const char *text) {
       skip_blanks(&s);
       if (*s.p != '\n' && *s.p != '\0')
         return expected_here(&s, "the end of the line");
-      RS_TRY(rs_vec_reserve(&map->lines, map->lines.n + 1));
-      map->lines.at[map->lines.n++] = line;
+      RS_TRY(rs_vec_push(&map->lines, line));
     }
     if (*s.p == '\0')
       return RESHARD_SUCCESS;

@@ -219,11 +219,7 @@ reshard_status reshard_model_preset(const char *name, reshard_model *model) {
       continue;
     reshard_model made;
     RS_TRY(rs_model_new(&made));
-    reshard_status status = add_config_tensors(made, &presets[i]);
-    if (status != RESHARD_SUCCESS) {
-      reshard_model_free(made);
-      return status;
-    }
+    RS_TRY_OR(add_config_tensors(made, &presets[i]), reshard_model_free(made));
     *model = made;
     return RESHARD_SUCCESS;
   }

@@ -172,9 +172,7 @@ static reshard_status add_blocks(reshard_rules rules, const char *line, char *p,
     if (*at == '\0')
       break;
   }
-  RS_TRY(rs_vec_reserve(&rules->blocks, rules->blocks.n + 1));
-  rules->blocks.at[rules->blocks.n++] = b;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&rules->blocks, b);
 }
 
 static reshard_status read_refusal(const struct reshard_rules_s *rules, rs_rule *r) {
@@ -245,10 +243,7 @@ static reshard_status add_line(reshard_rules rules, char *line, int64_t number) 
 static reshard_status parse_rules(char *text, const char *name, reshard_rules *out) {
   reshard_rules rules;
   reshard_status status = rs_alloc_zero(&rules, 1, sizeof *rules);
-  if (status != RESHARD_SUCCESS) {
-    free(text);
-    return status;
-  }
+  RS_TRY_OR(status, free(text));
   rules->text = text;
   RS_TRY_GOTO(status, rs_alloc_copy(&rules->name, name, (int64_t)strlen(name) + 1, 1), fail);
   if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark that some editors put before UTF-8 */

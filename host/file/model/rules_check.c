@@ -126,9 +126,7 @@ static reshard_status check_pair(block_check *c, block_pair *p, int64_t world) {
     if (status != RESHARD_SUCCESS)
       return rs_rules_error(c->rules, p->blocks->line, status);
   }
-  RS_TRY(rs_vec_reserve(&c->seen, c->seen.n + 1));
-  c->seen.at[c->seen.n++] = *p;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&c->seen, *p);
 }
 
 static reshard_status check_blocks(block_check *c, int64_t world) {

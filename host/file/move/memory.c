@@ -80,11 +80,7 @@ static reshard_status add_zeros(rs_store *s, reshard_dtype dtype, const rs_copy_
   RS_TRY(rs_vec_reserve(&s->arrays, s->arrays.n + 1));
   RS_TRY(rs_vec_reserve(&s->blocks, s->blocks.n + 1));
   RS_TRY(reshard_layout_create_single(ndim, r->src_extent, 1, 0, &layout));
-  reshard_status status = rs_model_add(s->model, "zeros", "zeros", 5, dtype, ndim, r->src_extent);
-  if (status != RESHARD_SUCCESS) {
-    reshard_layout_release(layout);
-    return status;
-  }
+  RS_TRY_OR(rs_model_add(s->model, "zeros", "zeros", 5, dtype, ndim, r->src_extent), reshard_layout_release(layout));
   s->blocks.at[s->blocks.n] = (rs_stored_block){0, (int32_t)(s->files.n - 1)};
   s->arrays.at[s->arrays.n] = (rs_stored_array){.first = s->blocks.n++, .count = 1};
   s->tensors.at[s->tensors.n++] = (rs_stored_tensor){.layout = layout, .first = s->arrays.n++, .count = 1};

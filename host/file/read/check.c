@@ -145,8 +145,7 @@ static reshard_status open_single(const char *path, rs_file *file) {
     status = rs_safetensors_read(where, file, &header);
     if (status == RESHARD_SUCCESS && header.sharding != NULL)
       status = rs_safetensors_read_sharding(where, &header);
-    if (status == RESHARD_SUCCESS)
-      status = rs_safetensors_read_digests(where, &header, file);
+    RS_THEN(status, rs_safetensors_read_digests(where, &header, file));
     rs_safetensors_free(&header);
   }
   if (status != RESHARD_SUCCESS)
@@ -172,10 +171,7 @@ static reshard_status check_path(checker *c, const char *path) {
   reshard_status status = opened(
       !is_single ? rs_checkpoint_open(path, &(rs_checkpoint_options){.gaps_allowed = true, .check = true}, &directory)
                  : open_single(path, &single));
-  if (status != RESHARD_SUCCESS) {
-    take_finding(c, status);
-    return status;
-  }
+  RS_TRY_OR(status, take_finding(c, status));
   const rs_file *files = !is_single ? directory->store.files.at : &single;
   int64_t n = !is_single ? directory->store.files.n : 1;
   for (int64_t f = 0; f < n; f++)

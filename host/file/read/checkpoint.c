@@ -110,11 +110,7 @@ reshard_status rs_checkpoint_note(reshard_checkpoint c, const char *format, ...)
   va_start(arguments, format);
   vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  int64_t n = (int64_t)strlen(line) + 1;
-  RS_TRY(rs_vec_reserve(&c->notes, c->notes.n + n));
-  memcpy(c->notes.at + c->notes.n, line, (size_t)n);
-  c->notes.n += n;
-  return RESHARD_SUCCESS;
+  return rs_vec_append(&c->notes, line, strlen(line) + 1);
 }
 
 /* path: of an index, or of a file of a set; NULL: all files of the directory, or those that an index in it names. */

@@ -64,13 +64,12 @@ reshard_status reshard_checkpoint_read(reshard_checkpoint checkpoint, int64_t te
   rs_store target = {0};
   rs_copy_regions regions = {0};
   reshard_status status = make_target(&target, checkpoint, tensor, layout, rank, buffers, &regions);
-  if (status == RESHARD_SUCCESS)
-    status = rs_store_move_run(&(rs_store_move){.src = &checkpoint->store,
-                                                .dst = &target,
-                                                .nregions = regions.n,
-                                                .regions = regions.at,
-                                                .threads = threads,
-                                                .only_rank = -1});
+  RS_THEN(status, rs_store_move_run(&(rs_store_move){.src = &checkpoint->store,
+                                                     .dst = &target,
+                                                     .nregions = regions.n,
+                                                     .regions = regions.at,
+                                                     .threads = threads,
+                                                     .only_rank = -1}));
   rs_store_free(&target);
   free(regions.at);
   return status;

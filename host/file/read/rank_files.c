@@ -109,8 +109,7 @@ static reshard_status add_part(rank_set *r, const reshard_model_tensor *t, const
                     rs_type_text(global->dtype, global->packed), global->ndim);
   RS_TRY(rs_tensor_bytes(t->ndim, t->shape, 1, &part.elements));
   memcpy(part.shape, t->shape, sizeof part.shape);
-  RS_TRY(rs_vec_reserve(&r->parts, r->parts.n + 1));
-  r->parts.at[r->parts.n++] = part;
+  RS_TRY(rs_vec_push(&r->parts, part));
   r->opening->beside += (int64_t)(sizeof part + sizeof(rs_global_tensor) + sizeof(char *) + strlen(t->name) + 1);
   r->opening->checkpoint->info.stored_bytes += part.elements * rs_max((int64_t)reshard_dtype_size(t->dtype), 1);
   return RESHARD_SUCCESS;
@@ -341,8 +340,7 @@ static reshard_status add_shard(rank_set *r, reshard_layout layout, int64_t rank
     else
       *first = r->of.at[rank];
   }
-  RS_TRY(rs_vec_reserve(&s->all, s->all.n + 1));
-  s->all.at[s->all.n++] = shard;
+  RS_TRY(rs_vec_push(&s->all, shard));
   s->tensors.at[part->tensor].count++;
   return RESHARD_SUCCESS;
 }

@@ -73,9 +73,7 @@ static reshard_status find_cell(search *s, const rs_shard *shard, const struct r
                     rs_shard_where(s->shards, shard, where),
                     rs_box_text(text, layout->ndim, shard->box.offset, shard->box.extent));
   }
-  RS_TRY(rs_vec_reserve(&s->pieces, s->pieces.n + 1));
-  s->pieces.at[s->pieces.n++] = (shard_cell){layout, found.cell, shard};
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&s->pieces, (shard_cell){layout, found.cell, shard});
 }
 
 static reshard_status find_pieces(search *s, int64_t f) {
@@ -106,8 +104,7 @@ static reshard_status find_taken(search *s, const rs_shard *shard) {
     if (other->file == shard->file || all->rank.at[other->file] < 0 ||
         !same_box(global->ndim, &other->box, &shard->box))
       continue;
-    RS_TRY(rs_vec_reserve(&s->taken, s->taken.n + 1));
-    s->taken.at[s->taken.n++] = all->rank.at[other->file];
+    RS_TRY(rs_vec_push(&s->taken, all->rank.at[other->file]));
   }
   return RESHARD_SUCCESS;
 }

@@ -67,15 +67,11 @@ static reshard_status add_array(layout_builder *w, int64_t tensor, rs_stored_arr
   int64_t bytes = elements * (int64_t)reshard_dtype_size(w->store->model->tensors.at[tensor].dtype);
   if (!rs_add(w->files->bytes, bytes, &w->files->bytes) || w->files->bytes > MOST_BYTES)
     return rs_error(RESHARD_ERROR_INVALID, "%s: the files would have more than 2^62 bytes", w->where);
-  RS_TRY(rs_vec_reserve(&w->store->arrays, w->store->arrays.n + 1));
-  w->store->arrays.at[w->store->arrays.n++] = array;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&w->store->arrays, array);
 }
 
 static reshard_status add_block(layout_builder *w, rs_file_block block) {
-  RS_TRY(rs_vec_reserve(&w->files->blocks, w->files->blocks.n + 1));
-  w->files->blocks.at[w->files->blocks.n++] = block;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&w->files->blocks, block);
 }
 
 /* The lowest rank that holds an array, its own included, is where it is stored. */
@@ -248,10 +244,8 @@ static reshard_status list_files(rs_file_layout *files, rs_store *store) {
   for (int64_t i = 0; i < files->blocks.n; i++) {
     const rs_file_block *b = &files->blocks.at[files->order[i]];
     rs_layout_file *last = files->all.n > 0 ? &files->all.at[files->all.n - 1] : NULL;
-    if (last == NULL || last->rank != b->rank || last->number != b->number + 1) {
-      RS_TRY(rs_vec_reserve(&files->all, files->all.n + 1));
-      files->all.at[files->all.n++] = (rs_layout_file){b->rank, b->number + 1, 0, i, 0};
-    }
+    if (last == NULL || last->rank != b->rank || last->number != b->number + 1)
+      RS_TRY(rs_vec_push(&files->all, (rs_layout_file){b->rank, b->number + 1, 0, i, 0}));
     files->all.at[files->all.n - 1].count++;
     store->blocks.at[files->order[i]] = (rs_stored_block){0, (int32_t)(files->all.n - 1)};
   }

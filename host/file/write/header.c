@@ -111,10 +111,8 @@ static reshard_status add_intervals(rs_json *j, const char *name, reshard_layout
   for (int d = 0; d < layout->ndim && status == RESHARD_SUCCESS; d++) {
     int64_t count;
     status = reshard_layout_array_intervals(layout, array->rank, array->index, d, 0, 0, NULL, &count);
-    if (status == RESHARD_SUCCESS)
-      status = rs_vec_reserve(&runs, count);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_layout_array_intervals(layout, array->rank, array->index, d, 0, count, runs.at, &count);
+    RS_THEN(status, rs_vec_reserve(&runs, count));
+    RS_THEN(status, reshard_layout_array_intervals(layout, array->rank, array->index, d, 0, count, runs.at, &count));
     if (status != RESHARD_SUCCESS)
       break;
     first[d] = runs.at[0].begin;
@@ -335,11 +333,9 @@ reshard_status rs_header_digests(const rs_header_texts *h, const rs_file_layout 
     if (begin < end)
       status = rs_digests_add(d, begin, end - begin);
   }
-  if (status == RESHARD_SUCCESS)
-    *digests = d;
-  else
-    rs_digests_free(d);
-  return status;
+  RS_TRY_OR(status, rs_digests_free(d));
+  *digests = d;
+  return RESHARD_SUCCESS;
 }
 
 typedef struct entry {

@@ -186,16 +186,14 @@ static reshard_status add_files(reshard_writer w, const rs_file_layout *files) {
   for (int64_t f = 0; f < files->all.n && status == RESHARD_SUCCESS; f++) {
     int64_t size;
     status = rs_header_make(&headers, files, &w->store, w->where, f, &size);
-    if (status == RESHARD_SUCCESS)
-      status = add_output_file(w, rs_file_layout_name(files, f, name), &headers.whole.text, size);
+    RS_THEN(status, add_output_file(w, rs_file_layout_name(files, f, name), &headers.whole.text, size));
     RS_THEN(status, rs_header_digests(&headers, files, &w->store, f, size, &w->store.files.at[f].digests));
     if (status == RESHARD_SUCCESS && w->store.files.at[f].digests != NULL)
       w->report.digests += w->store.files.at[f].digests->pieces.n;
   }
   if (index && status == RESHARD_SUCCESS) {
     status = rs_header_index(&headers, files, &w->store);
-    if (status == RESHARD_SUCCESS)
-      status = add_output_file(w, INDEX_NAME, &headers.whole.text, (int64_t)headers.whole.text.length);
+    RS_THEN(status, add_output_file(w, INDEX_NAME, &headers.whole.text, (int64_t)headers.whole.text.length));
   }
   rs_header_texts_free(&headers);
   return status == RESHARD_SUCCESS ? reserve_all(w) : status;
@@ -275,8 +273,7 @@ static reshard_status open_rank_files(reshard_writer w, const rs_file_layout *fi
     rs_file file = {.fd = -1};
     int64_t length = (int64_t)strlen(temporary) + RS_FILE_LAYOUT_NAME + 1;
     status = rs_header_make(&headers, files, &w->store, w->where, f, &file.size);
-    if (status == RESHARD_SUCCESS)
-      status = rs_alloc(&file.path, length, 1);
+    RS_THEN(status, rs_alloc(&file.path, length, 1));
     if (status != RESHARD_SUCCESS)
       break;
     snprintf(file.path, (size_t)length, "%s/%s", temporary, rs_file_layout_name(files, f, name));
@@ -301,10 +298,8 @@ reshard_status rs_writer_join(const char *temporary, int64_t rank, bool digests,
   rs_where(w->where, "output", temporary);
   rs_file_layout files = {.format = RESHARD_FORMAT_SHARDS, .digests = digests && rs_digest_built()};
   reshard_status status = add_tensors(w, n, tensors, NULL);
-  if (status == RESHARD_SUCCESS)
-    status = rs_file_layout_make(&files, &w->store, w->where, true, 0);
-  if (status == RESHARD_SUCCESS)
-    status = open_rank_files(w, &files, temporary, rank);
+  RS_THEN(status, rs_file_layout_make(&files, &w->store, w->where, true, 0));
+  RS_THEN(status, open_rank_files(w, &files, temporary, rank));
   rs_file_layout_free(&files);
   if (status != RESHARD_SUCCESS)
     reshard_writer_abandon(w);
@@ -465,8 +460,7 @@ reshard_status reshard_writer_commit(reshard_writer w) {
   if (w == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_writer_commit: writer is NULL");
   reshard_status status = check_put(w);
-  if (status == RESHARD_SUCCESS)
-    status = rs_writer_sync(w, NULL, NULL);
+  RS_THEN(status, rs_writer_sync(w, NULL, NULL));
   if (status == RESHARD_SUCCESS)
     return rs_writer_publish(w);
   reshard_writer_abandon(w);

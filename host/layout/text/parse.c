@@ -33,8 +33,7 @@ static reshard_status parse_ranks(rs_scan *scan, rs_spec *spec) {
     range.last = range.first;
     if (rs_scan_take(scan, '-'))
       RS_TRY(rs_spec_rank(scan, spec, &range.last));
-    RS_TRY(rs_vec_reserve(&spec->ranks, spec->ranks.n + 1));
-    spec->ranks.at[spec->ranks.n++] = range;
+    RS_TRY(rs_vec_push(&spec->ranks, range));
     int64_t count = (range.last > range.first ? range.last - range.first : range.first - range.last) + 1;
     if (!rs_add(spec->rank_count, count, &spec->rank_count))
       return error_at(scan, spec->ranks_at, "the number of ranks overflows 63 bits");
@@ -116,9 +115,7 @@ static reshard_status parse_part(rs_scan *scan, rs_spec *spec, bool sized) {
     RS_TRY(rs_scan_number(scan, "the size of a part", &part.size));
   if (rs_scan_take(scan, '/'))
     RS_TRY(parse_extent(scan, &part.pieces));
-  RS_TRY(rs_vec_reserve(&spec->parts, spec->parts.n + 1));
-  spec->parts.at[spec->parts.n++] = part;
-  return RESHARD_SUCCESS;
+  return rs_vec_push(&spec->parts, part);
 }
 
 /* {4096,1024,1024} in elements, {32:8/8:8/8} as a ratio, or /4: one part */
@@ -221,8 +218,7 @@ static reshard_status parse_order(rs_scan *scan, rs_spec *spec) {
     for (int64_t i = 0; i < spec->order.n; i++)
       if (spec->order.at[i] == dim)
         return rs_scan_error(scan, here, RESHARD_ERROR_INVALID, "mesh dim %d stands twice in order=", dim);
-    RS_TRY(rs_vec_reserve(&spec->order, spec->order.n + 1));
-    spec->order.at[spec->order.n++] = dim;
+    RS_TRY(rs_vec_push(&spec->order, dim));
   } while (rs_scan_take(scan, ','));
   if (spec->order.n != spec->extents.n)
     return rs_scan_error(scan, word, RESHARD_ERROR_INVALID, "order= has %lld mesh dims, the mesh has %lld",
@@ -243,8 +239,7 @@ static reshard_status parse_mesh_extents(rs_scan *scan, rs_spec *spec) {
     if (named) {
       if (name.length == 0)
         return error_at(scan, name.at, "expected the name of a mesh dim");
-      RS_TRY(rs_vec_reserve(&spec->names, spec->names.n + 1));
-      spec->names.at[spec->names.n++] = name;
+      RS_TRY(rs_vec_push(&spec->names, name));
     }
     RS_TRY(rs_vec_reserve(&spec->extents, spec->extents.n + 1));
     spec->extents.at[spec->extents.n] = 0;

@@ -108,9 +108,7 @@ reshard_status rs_layout_text_piped(const char *text, char **out) {
     status = made.status;
   }
   rs_spec_free(&spec);
-  if (status == RESHARD_SUCCESS)
-    *out = made.at;
-  else
-    free(made.at);
-  return status;
+  RS_TRY_OR(status, free(made.at));
+  *out = made.at;
+  return RESHARD_SUCCESS;
 }
