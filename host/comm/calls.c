@@ -126,19 +126,19 @@ static void report_calls(rs_text *out, reshard_comm comm, int64_t last);
 static void log_error(const rs_calls *c, reshard_status status) {
   reshard_comm comm = comm_of(c);
   const rs_log *log = rs_comm_log(comm);
-  char error[1024];
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
   rs_text out = {.grows = true};
   if (log == NULL)
     return;
-  snprintf(error, sizeof error, "%s", reshard_last_error());
-  rs_text_add(&out, "%s: %s\n", reshard_status_string(status), error);
+  rs_error_keep(&kept, status);
+  rs_text_add(&out, "%s: %s\n", reshard_status_string(status), kept.text);
   uint64_t number = rs_calls_made(c);
   if (atomic_exchange(&comm->log.board->reported, number) != number)
     report_calls(&out, comm, 0);
   if (out.status == RESHARD_SUCCESS)
     rs_log_lines(log, comm, out.at);
   free(out.at);
-  rs_error_set(error); /* where there was no memory */
+  (void)rs_error_restore(&kept); /* where there was no memory */
 }
 
 void rs_call_explain(const rs_calls *c, reshard_status status) {

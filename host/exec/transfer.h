@@ -45,9 +45,8 @@ typedef struct rs_bind_call {
   bool idle;                    /* earlier executes have ended */
   rs_record record;             /* that the others see */
   rs_offer offer;               /* of the record */
-  reshard_status status;        /* of the path's bind, with its text */
-  char text[1024];
-  rs_call_scope scope; /* where the thread acts for other ranks, too */
+  rs_kept_error failed;         /* what it has done alone: the path's bind, and what comes before a rebind's */
+  rs_call_scope scope;          /* where the thread acts for other ranks, too */
 } rs_bind_call;
 
 /* The parts of the ranks for which a thread acts, by rank: of its own alone, or of all of the process. */

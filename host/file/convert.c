@@ -508,9 +508,8 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
   RS_TRY(check_options(in, out, options));
   conversion c = {.options = options};
   reshard_status status = convert_checkpoint(&c, in, out);
-  char text[1024];
-  if (status != RESHARD_SUCCESS)
-    snprintf(text, sizeof text, "%s", reshard_last_error());
+  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_error_keep(&kept, status);
   for (int64_t i = 0; c.src_layouts != NULL && i < c.in->info.tensors; i++)
     reshard_layout_release(c.src_layouts[i]);
   for (int64_t i = 0; c.dst_layouts != NULL && i < reshard_model_count(c.target); i++)
@@ -525,9 +524,7 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
   reshard_checkpoint_close(c.back);
   reshard_checkpoint_close(c.in);
   reshard_model_free(c.target);
-  if (status != RESHARD_SUCCESS)
-    rs_error_set(text); /* not what tidying up has said */
-  else if (report != NULL)
+  if (status == RESHARD_SUCCESS && report != NULL)
     *report = c.report;
-  return status;
+  return rs_error_restore(&kept); /* not what tidying up has said */
 }

@@ -21,9 +21,8 @@ static void run_meeting(reshard_comm comm, rs_team *team) {
   reshard_status result = other == team->n ? team->runs[0](team->n, team->slots) : rs_comm_error_calls(comm, other);
   pthread_mutex_lock(&team->mutex);
   team->running = false;
-  team->result = result;
-  if (result != RESHARD_SUCCESS)
-    snprintf(team->text, sizeof team->text, "%s", reshard_last_error());
+  team->result.status = RESHARD_SUCCESS;
+  rs_error_keep(&team->result, result);
   team->arrived = 0;
   for (int64_t i = 0; i < team->n; i++)
     team->runs[i] = NULL;
@@ -138,9 +137,7 @@ static reshard_status come_to_meeting(rank_wait *w, rs_team_run run, void *mine)
     run_meeting(w->comm, team);
   else
     RS_TRY(wait_for_meeting(w));
-  if (team->result != RESHARD_SUCCESS)
-    rs_error_set(team->text);
-  return team->result;
+  return rs_error_restore(&team->result);
 }
 
 static __attribute__((noinline)) reshard_status meet_team(reshard_comm comm, rs_team_run run, void *mine) {
@@ -164,14 +161,16 @@ static reshard_status local_together(reshard_comm comm, rs_team_run run, void *m
   return alone ? run(1, &mine) : meet_team(comm, run, mine);
 }
 
-static reshard_status local_enter(reshard_comm comm) {
-  rs_team *team = rs_team_of(comm);
+static reshard_status look(rs_team *team, int64_t readers) {
   pthread_mutex_lock(&team->mutex);
   reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
-  team->readers += status == RESHARD_SUCCESS;
+  team->readers += status == RESHARD_SUCCESS ? readers : 0;
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
+
+static reshard_status local_look(reshard_comm comm) { return look(rs_team_of(comm), 0); }
+static reshard_status local_enter(reshard_comm comm) { return look(rs_team_of(comm), 1); }
 
 static void local_leave(reshard_comm comm) {
   rs_team *team = rs_team_of(comm);
@@ -202,14 +201,6 @@ static reshard_status local_meet(reshard_comm comm, const rs_meeting *m) {
   allgather_call g = {comm, m->record, m->bytes};
   *m->all = team->records;
   return local_together(comm, gather_records, &g);
-}
-
-static reshard_status local_look(reshard_comm comm) {
-  rs_team *team = rs_team_of(comm);
-  pthread_mutex_lock(&team->mutex);
-  reshard_status status = team->ended ? error_ended_by(team) : RESHARD_SUCCESS;
-  pthread_mutex_unlock(&team->mutex);
-  return status;
 }
 
 static void abort_team(rs_team *team, int64_t rank) {

@@ -30,15 +30,13 @@ typedef struct rs_team {
   char *gone;    /* [n]: RS_THERE, RS_LATE, RS_DEAD */
   struct {
     int64_t came;
-    uint64_t held;         /* shrinks that have ended */
-    reshard_status result; /* of the last one */
-    char text[1024];
-  } shrink; /* under the mutex; uses slots and runs after the end */
+    uint64_t held;        /* shrinks that have ended */
+    rs_kept_error result; /* of the last one */
+  } shrink;               /* under the mutex; uses slots and runs after the end */
   int64_t timeout_ms;
   void **slots;
   rs_team_run *runs;
-  reshard_status result;
-  char text[1024];         /* why, when result is no success */
+  rs_kept_error result;    /* of the last meeting */
   rs_device *device;       /* a CPU of its own, where the caller gave no devices */
   reshard_device *handles; /* [nhandles]: those that the caller gave, kept */
   int64_t nhandles;

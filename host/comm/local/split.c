@@ -73,9 +73,8 @@ static reshard_status split_calls(int64_t n, void **all) {
 
 /* The mutex is held in all of these, but for where the team is made. */
 static reshard_status end_shrink(rs_team *team, reshard_status result) {
-  team->shrink.result = result;
-  if (result != RESHARD_SUCCESS)
-    snprintf(team->shrink.text, sizeof team->shrink.text, "%s", reshard_last_error());
+  team->shrink.result.status = RESHARD_SUCCESS;
+  rs_error_keep(&team->shrink.result, result);
   team->shrink.came = 0;
   team->shrink.held++;
   pthread_cond_broadcast(&team->changed);
@@ -128,10 +127,10 @@ static reshard_status wait_for_shrink(reshard_comm comm, const split_call *mine)
   }
   if (mine->made != NULL) /* whatever has become of later tries since */
     return RESHARD_SUCCESS;
-  return team->shrink.result == RESHARD_SUCCESS
+  return team->shrink.result.status == RESHARD_SUCCESS
              ? rs_error(RESHARD_ERROR_PEER, "the others have shrunk the communicator without rank %lld",
                         (long long)comm->rank)
-             : rs_error(team->shrink.result, "%s", team->shrink.text);
+             : rs_error(team->shrink.result.status, "%s", team->shrink.result.text);
 }
 
 static reshard_status come_to_shrink(reshard_comm comm, split_call *mine) {

@@ -107,8 +107,8 @@ void rs_bind_lists_free(rs_bind_lists *lists) {
 
 reshard_status rs_bind_calls_failed(int64_t n, rs_bind_call *const *c) {
   for (int64_t i = 0; i < n; i++)
-    if (c[i]->status != RESHARD_SUCCESS)
-      return rs_error(c[i]->status, "rank %lld: %s", (long long)c[i]->t->comm->rank, c[i]->text);
+    if (c[i]->failed.status != RESHARD_SUCCESS)
+      return rs_error(c[i]->failed.status, "rank %lld: %s", (long long)c[i]->t->comm->rank, c[i]->failed.text);
   return RESHARD_SUCCESS;
 }
 
@@ -126,12 +126,6 @@ reshard_status rs_bind_calls_exchange(const rs_bind_calls *c, const rs_record **
   return rs_records_compare(c->comm, c->records);
 }
 
-void rs_bind_call_keep(rs_bind_call *c, reshard_status status) {
-  c->status = status;
-  if (status != RESHARD_SUCCESS)
-    snprintf(c->text, sizeof c->text, "%s", reshard_last_error());
-}
-
 reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) {
   reshard_transfer t = c->rank[0]->t;
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
@@ -146,12 +140,12 @@ reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) 
   for (int64_t r = 0; offers != NULL && r < t->comm->size; r++)
     offers[r] = all[r].offer;
   for (int64_t i = 0; i < c->n; i++)
-    rs_bind_call_keep(c->rank[i],
-                      status != RESHARD_SUCCESS ? status : t->path->bind(c->rank[i]->t, c->rank[i]->binding, offers));
+    rs_error_keep(&c->rank[i]->failed,
+                  status != RESHARD_SUCCESS ? status : t->path->bind(c->rank[i]->t, c->rank[i]->binding, offers));
   if (t->path->compile != NULL && t->comm->locals > 1)
     status = rs_bind_calls_together(c, t->path->compile);
   else
-    status = c->n == 1 ? rs_agree(c->comm, c->rank[0]->status) : rs_bind_calls_failed(c->n, c->rank);
+    status = c->n == 1 ? rs_agree(c->comm, c->rank[0]->failed.status) : rs_bind_calls_failed(c->n, c->rank);
   for (int64_t i = 0; i < c->n; i++)
     rs_copies_free(&c->rank[i]->binding->listed);
   free(offers);
@@ -180,7 +174,7 @@ static void prepare_rebind(rs_bind_call *c, reshard_transfer t, const reshard_ar
   RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &c->made.arrays));
   RS_THEN(status, rs_transfer_describe(c));
   rs_record_set_status(&c->record, status);
-  rs_bind_call_keep(c, status);
+  rs_error_keep(&c->failed, status);
 }
 
 static reshard_status bind_alone(const rs_bind_calls *calls) {
@@ -188,10 +182,10 @@ static reshard_status bind_alone(const rs_bind_calls *calls) {
   RS_RANGE("bind", plan->info.bytes, plan->info.peers, -1, plan->nentries);
   for (int64_t i = 0; i < calls->n; i++) {
     rs_bind_call *c = calls->rank[i];
-    if (c->status == RESHARD_SUCCESS)
-      rs_bind_call_keep(c, c->t->path->bind(c->t, c->binding, NULL));
+    if (c->failed.status == RESHARD_SUCCESS)
+      rs_error_keep(&c->failed, c->t->path->bind(c->t, c->binding, NULL));
   }
-  return calls->n == 1 ? calls->rank[0]->status : rs_bind_calls_failed(calls->n, calls->rank);
+  return calls->n == 1 ? calls->rank[0]->failed.status : rs_bind_calls_failed(calls->n, calls->rank);
 }
 
 /* One call of every rank. */

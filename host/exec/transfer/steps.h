@@ -20,8 +20,6 @@ static inline bool rs_transfer_reads_malloc(const struct reshard_transfer_s *t) 
 /* bind.c */
 /* Local: describes the memory of the sources, also in the record. */
 reshard_status rs_transfer_describe(rs_bind_call *call);
-/* Keeps the status of what the rank has done, and its text. */
-void rs_bind_call_keep(rs_bind_call *call, reshard_status status);
 /* Everybody's record, or the error of all (rs_records_exchange). */
 reshard_status rs_bind_calls_exchange(const rs_bind_calls *calls, const rs_record **all);
 /* Binds on all ranks or on none. */

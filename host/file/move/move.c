@@ -25,19 +25,10 @@ typedef struct job {
   rs_tiling tiling;
   pthread_mutex_t lock; /* of tiling, and what follows */
   int64_t done;
-  reshard_status status; /* the first failure */
-  char text[512];
+  rs_kept_error failed;
   int64_t next_report_ns;
   rs_batch *batches; /* per thread */
 } job;
-
-/* With the lock held. The first failure is kept. */
-static void keep_first_failure(job *j, reshard_status status) {
-  if (status == RESHARD_SUCCESS || j->status != RESHARD_SUCCESS)
-    return;
-  j->status = status;
-  strncpy(j->text, reshard_last_error(), sizeof j->text - 1);
-}
 
 /* Tells the caller how far it is, in the caller's thread. With the lock held, which is let go meanwhile. */
 static void report_progress(job *j) {
@@ -49,8 +40,8 @@ static void report_progress(job *j) {
   int cancel = j->move->progress(j->move->user, j->move->compare ? "comparing" : "moving", done, j->bytes);
   pthread_mutex_lock(&j->lock);
   if (cancel != 0)
-    keep_first_failure(j, rs_error(RESHARD_ERROR_CANCELLED, "cancelled after %lld of %lld bytes", (long long)done,
-                                   (long long)j->bytes));
+    rs_error_keep(&j->failed, rs_error(RESHARD_ERROR_CANCELLED, "cancelled after %lld of %lld bytes", (long long)done,
+                                       (long long)j->bytes));
 }
 
 /* Each thread that comes takes batches until there are none. */
@@ -59,14 +50,14 @@ static void move_batches(const void *user, rs_claim *claim) {
   rs_batch *b = &j->batches[claim->thread];
   while (rs_threads_next(claim) >= 0) {
     pthread_mutex_lock(&j->lock);
-    while (j->status == RESHARD_SUCCESS) {
-      keep_first_failure(j, rs_tiling_next(&j->tiling, &b->tiles));
-      if (j->status != RESHARD_SUCCESS || b->tiles.n == 0)
+    while (j->failed.status == RESHARD_SUCCESS) {
+      rs_error_keep(&j->failed, rs_tiling_next(&j->tiling, &b->tiles));
+      if (j->failed.status != RESHARD_SUCCESS || b->tiles.n == 0)
         break;
       pthread_mutex_unlock(&j->lock);
       reshard_status status = rs_batch_move(b);
       pthread_mutex_lock(&j->lock);
-      keep_first_failure(j, status);
+      rs_error_keep(&j->failed, status);
       for (int64_t i = 0; i < b->tiles.n; i++)
         j->done += b->tiles.at[i].bytes;
       if (claim->thread == 0)
@@ -108,9 +99,7 @@ reshard_status rs_store_move_run(const rs_store_move *move) {
   else
     rs_threads_run_alone(1, move_batches, &shared);
   pthread_mutex_destroy(&j.lock);
-  status = j.status;
-  if (status != RESHARD_SUCCESS)
-    rs_error_set(j.text);
+  status = rs_error_restore(&j.failed);
 done:
   rs_threads_destroy(pool);
   for (int i = 0; i < threads; i++) {
