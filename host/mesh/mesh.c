@@ -130,19 +130,18 @@ static void set_digits(reshard_mesh m, int64_t offset, const int64_t *strides) {
   rs_mesh_sort(m);
 }
 
-/* Positions first, first + step, first + 2 step, ... */
-static void set_row_major(reshard_mesh m, int64_t first, int64_t step) {
-  int64_t strides[RESHARD_MAX_DIMS], stride = step;
+static void set_row_major(reshard_mesh m) {
+  int64_t strides[RESHARD_MAX_DIMS], stride = 1;
   for (int d = m->ndim - 1; d >= 0; d--) {
     strides[d] = stride;
     stride *= m->shape[d];
   }
-  set_digits(m, first, strides);
+  set_digits(m, 0, strides);
 }
 
 void rs_mesh_count_up(reshard_mesh mesh) {
   mesh->regular = true;
-  set_row_major(mesh, 0, 1);
+  set_row_major(mesh);
 }
 
 /* Sets the digits where the list is a first rank and a stride per dim, and digits are found by division. Then no rank
@@ -198,7 +197,7 @@ static reshard_status set_ranks(reshard_mesh m, int64_t nranks, const int64_t *r
     m->regular = true;
   else {
     RS_TRY(rs_ranks_create("mesh", nranks, ranks, m->world, &m->list));
-    set_row_major(m, 0, 1);
+    set_row_major(m);
   }
   return RESHARD_SUCCESS;
 }

@@ -39,7 +39,7 @@ reshard_status rs_take_head(rs_reader *reader, rs_head *head);
 reshard_status rs_take_shards(rs_reader *reader, int ndim, int64_t n, reshard_shard *shards);
 reshard_status rs_take_end(const rs_reader *reader);
 
-/* --- From local to global (merge.c, global.c) -------------------------------------------------------------------- */
+/* --- From local to global (merge.c) ------------------------------------------------------------------------------ */
 
 /* Packs the local metadata of n tensors (elements may be NULL) into one sealed string; free()d by the caller. */
 reshard_status rs_metadata_pack(int64_t n, const reshard_metadata *locals, int recalc_dim, char **string,

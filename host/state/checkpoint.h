@@ -22,7 +22,13 @@ typedef struct rs_state_paths {
 reshard_status rs_state_paths_compare(int64_t n, rs_state_call *const *calls, rs_state_paths *paths);
 void rs_state_paths_free(rs_state_paths *paths);
 
-/* Tensors whose shards the ranks exchange, in the order of the paths (exchanged_leaves.c). */
+/* Tensors whose shards the ranks exchange, in the order of the paths (exchange_shards.c). */
+typedef struct rs_exchanged_tensor {
+  char *path;         /* owned, as all that follows */
+  rs_shard_list flat; /* in: as this rank knows it; only this rank's own shards are sent */
+  reshard_metadata mine;
+  reshard_sharded_tensor made; /* out: of the sharder of the call */
+} rs_exchanged_tensor;
 typedef struct rs_exchanged_leaves {
   int64_t n;
   rs_exchanged_tensor *tensors; /* made: over all ranks of the communicator; owned */

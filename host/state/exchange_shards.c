@@ -4,13 +4,14 @@
  * One exchange carries all tensors. A rank's string is sealed, and has the number of tensors. Then come for each tensor
  * its path (length, characters) and the metadata of this rank's shards. Every rank reads all strings side by side,
  * tensor by tensor, and adds the others' shards to its own. */
-#include "base/text.h"
-#include "state/state.h"
+#include "state/checkpoint.h"
 
+#include "base/text.h"
 #include "comm/gather.h"
 #include "exec/record.h"
 #include "metadata/group.h"
 #include "metadata/serialize.h"
+#include "state/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ typedef struct shard_exchange {
   RS_VEC(reshard_shard) shards; /* scratch */
 } shard_exchange;
 
-void rs_exchanged_tensors_free(int64_t n, rs_exchanged_tensor *tensors) {
+static void free_tensors(int64_t n, rs_exchanged_tensor *tensors) {
   for (int64_t i = 0; i < n; i++) {
     free(tensors[i].path);
     rs_shard_list_free(&tensors[i].flat);
@@ -176,8 +177,10 @@ static reshard_status pack_tensors(shard_exchange *x, char **string, int64_t *si
   return pack_shards(x, string, size);
 }
 
-reshard_status rs_exchange_shards(reshard_sharder sharder, reshard_status status, int64_t n,
-                                  rs_exchanged_tensor *tensors) {
+/* Collective over the sharder's communicator, one exchange: n tensors, whose paths, dtypes and shapes are compared. A
+ * rank without shards of one has an empty list with its dtype and shape. status: as in rs_comm_gather_bytes. */
+static reshard_status exchange_shards(reshard_sharder sharder, reshard_status status, int64_t n,
+                                      rs_exchanged_tensor *tensors) {
   shard_exchange x = {.sharder = sharder, .n = n, .all = tensors};
   rs_strings *strings = NULL;
   char *string = NULL;
@@ -236,12 +239,85 @@ reshard_status reshard_state_flatten_sharded_tensors_global(reshard_sharder shar
     status = rs_error_null(call, state == NULL ? "state" : "flat");
   RS_THEN(status, reshard_tree_map(state, list_leaf, &f, &same));
   reshard_tree_release(same);
-  status = rs_exchange_shards(sharder, status, f.all.n, f.all.at);
+  status = exchange_shards(sharder, status, f.all.n, f.all.at);
   RS_THEN(status, rs_agree(sharder->comm, reshard_tree_map(state, replace_leaf, &f, &made)));
   if (status == RESHARD_SUCCESS)
     *flat = made;
   else
     reshard_tree_release(made);
-  rs_exchanged_tensors_free(f.all.n, f.all.at);
+  free_tensors(f.all.n, f.all.at);
   return status;
+}
+
+/* --- Tensors of a state ------------------------------------------------------------------------------------------- */
+/* Those whose shards the ranks exchange, since no layout of the communicator describes them: those of smaller groups,
+ * nested ones, or of paths that some ranks lack. Each rank sends its own boxes with its global rank; equal boxes are
+ * replicas. The result is one layout over all ranks for each path. */
+
+void rs_exchanged_leaves_free(rs_exchanged_leaves *exchanged) {
+  free_tensors(exchanged->n, exchanged->tensors);
+  *exchanged = (rs_exchanged_leaves){0};
+}
+
+static reshard_status alloc_tensors(int64_t n, rs_exchanged_leaves *exchanged) {
+  *exchanged = (rs_exchanged_leaves){0};
+  RS_TRY(rs_alloc_zero(&exchanged->tensors, n, sizeof *exchanged->tensors));
+  exchanged->n = n;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status rs_exchanged_leaves_list(const rs_state_paths *paths, rs_exchanged_leaves *exchanged) {
+  RS_TRY(alloc_tensors(paths->exchanged, exchanged));
+  rs_exchanged_tensor *m = exchanged->tensors;
+  for (int64_t i = 0; i < paths->all.n; i++) {
+    const rs_state_leaf *leaf = paths->all.at[i].leaf;
+    if (!paths->all.at[i].exchanged)
+      continue;
+    m->flat = (rs_shard_list){.ndim = rs_state_leaf_ndim(leaf), .properties = {.dtype = rs_state_leaf_dtype(leaf)}};
+    memcpy(m->flat.shape, rs_state_leaf_shape(leaf), (size_t)m->flat.ndim * sizeof *m->flat.shape);
+    RS_TRY(rs_alloc_copy(&m->path, leaf->path, (int64_t)strlen(leaf->path) + 1, 1));
+    m++;
+  }
+  return RESHARD_SUCCESS;
+}
+
+/* Lists this rank's shards of a tensor; flags of shards are not saved, and need not agree. */
+static reshard_status list_local_shards(reshard_sharder sharder, const rs_state_leaves *leaves,
+                                        const rs_exchanged_tensor *wanted, rs_exchanged_tensor *m) {
+  RS_TRY(rs_alloc_copy(&m->path, wanted->path, (int64_t)strlen(wanted->path) + 1, 1));
+  const rs_state_leaf *leaf = rs_state_leaves_find(leaves, m->path);
+  reshard_status status = RESHARD_SUCCESS;
+  if (leaf == NULL || !rs_state_leaf_is_sharded(leaf)) { /* a null, which has no shards */
+    m->flat = wanted->flat;
+    m->flat.rank = rs_group_at(&sharder->group, sharder->comm->rank);
+  } else if (leaf->nested != NULL) {
+    status = rs_shard_list_nested(leaf->nested, &m->flat);
+  } else {
+    status = rs_shard_list_plain(leaf->sharded, &m->flat);
+  }
+  m->flat.any_flags = true;
+  return status == RESHARD_SUCCESS ? status : rs_path_error(m->path, status);
+}
+
+static void replace_leaves(rs_state_leaves *leaves, const rs_exchanged_leaves *made) {
+  for (int64_t i = 0; i < made->n; i++) {
+    int64_t number = rs_names_find(&leaves->names, made->tensors[i].path, strlen(made->tensors[i].path));
+    rs_state_leaf *leaf = number >= 0 ? &leaves->all.at[number] : NULL;
+    if (leaf == NULL || !rs_state_leaf_is_sharded(leaf))
+      continue;
+    reshard_sharded_tensor_release(leaf->sharded);
+    leaf->sharded = reshard_sharded_tensor_retain(made->tensors[i].made);
+    leaf->nested = NULL;
+    leaf->exchanged = true;
+  }
+}
+
+reshard_status rs_exchange_leaves(reshard_sharder sharder, rs_state_leaves *leaves, const rs_exchanged_leaves *list,
+                                  rs_exchanged_leaves *made) {
+  reshard_status status = alloc_tensors(list->n, made);
+  for (int64_t i = 0; i < made->n && status == RESHARD_SUCCESS; i++)
+    status = list_local_shards(sharder, leaves, &list->tensors[i], &made->tensors[i]);
+  RS_TRY(exchange_shards(sharder, status, made->n, made->tensors));
+  replace_leaves(leaves, made);
+  return RESHARD_SUCCESS;
 }

@@ -1,7 +1,6 @@
 /* Leaves of a state dict that are no tensors, as a JSON text. Written by appending, read by jansson. */
 #include "file/ground/json.h"
 #include "base/text.h"
-#include "file/ground/budget.h"
 #include "file/ground/file.h"
 #include "state/checkpoint.h"
 

@@ -51,17 +51,4 @@ reshard_status rs_shard_list_build(rs_shard_list *list, bool every, reshard_shar
 /* Lists and builds: the plain form of a nested tensor, one reference; local. path for the error. */
 reshard_status rs_nested_flatten(const rs_nested *nested, const char *path, reshard_sharded_tensor *tensor);
 
-/* A tensor whose shards the ranks exchange (exchange_shards.c). */
-typedef struct rs_exchanged_tensor {
-  char *path;         /* owned, as all that follows */
-  rs_shard_list flat; /* in: as this rank knows it; only this rank's own shards are sent */
-  reshard_metadata mine;
-  reshard_sharded_tensor made; /* out: of the sharder of the call */
-} rs_exchanged_tensor;
-/* Collective over the sharder's communicator, one exchange: n tensors, whose paths, dtypes and shapes are compared. A
- * rank without shards of one has an empty list with its dtype and shape. status: as in rs_comm_gather_bytes. */
-reshard_status rs_exchange_shards(reshard_sharder sharder, reshard_status status, int64_t n,
-                                  rs_exchanged_tensor *tensors);
-void rs_exchanged_tensors_free(int64_t n, rs_exchanged_tensor *tensors);
-
 #endif

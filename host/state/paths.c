@@ -1,7 +1,7 @@
 /* The ranks' state dicts, path by path. A path may be absent on some ranks, or a null; leaves of one path agree in
  * kind, dtype and shape. A tensor that all ranks have in one layout of the communicator needs no more. All others -
  * tensors of other groups, nested ones, paths that some ranks lack - are marked: the ranks exchange their shards
- * (exchanged_leaves.c). */
+ * (exchange_shards.c). */
 #include "base/text.h"
 #include "state/checkpoint.h"
 

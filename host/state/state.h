@@ -16,9 +16,4 @@ reshard_status rs_sharded_leaf(reshard_sharded_tensor tensor, reshard_tree *leaf
 /* Checks that a leaf is of that type, and that the output is there. */
 reshard_status rs_leaf_check(const char *call, const reshard_tree_type *type, reshard_tree leaf, const void *output);
 
-/* print of these types (print.c): "f32 8x6 chunk(0;0-3)". */
-void rs_sharded_print(const void *value, char *text, size_t size);
-void rs_dtensor_print(const void *value, char *text, size_t size);
-void rs_nested_print(const void *value, char *text, size_t size);
-
 #endif

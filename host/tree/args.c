@@ -38,8 +38,8 @@ static reshard_status return_trees(reshard_status status, reshard_tree first, re
   return status;
 }
 
-static reshard_status add_all(reshard_tree from, int64_t begin, int64_t end, reshard_tree to) {
-  for (int64_t i = begin; i < end; i++)
+static reshard_status add_first(reshard_tree from, int64_t n, reshard_tree to) {
+  for (int64_t i = 0; i < n; i++)
     RS_TRY(rs_node_add(to, NULL, from->children.at[i]));
   return RESHARD_SUCCESS;
 }
@@ -54,8 +54,8 @@ static reshard_status add_name(reshard_tree names, const char *name) {
 
 static reshard_status pack_values(reshard_tree args, reshard_tree kwargs, reshard_tree values, reshard_tree names) {
   int64_t n = reshard_tree_count(kwargs);
-  RS_TRY(add_all(args, 0, reshard_tree_count(args), values));
-  RS_TRY(add_all(kwargs, 0, n, values));
+  RS_TRY(add_first(args, reshard_tree_count(args), values));
+  RS_TRY(add_first(kwargs, n, values));
   for (int64_t i = 0; i < n; i++)
     RS_TRY(add_name(names, rs_node_key(kwargs, i)));
   return RESHARD_SUCCESS;
@@ -113,7 +113,7 @@ static reshard_status add_named(reshard_tree names, int64_t i, reshard_tree valu
 
 static reshard_status unpack_values(reshard_tree values, reshard_tree names, reshard_tree args, reshard_tree kwargs) {
   int64_t n = reshard_tree_count(names), first = reshard_tree_count(values) - n;
-  RS_TRY(add_all(values, 0, first, args));
+  RS_TRY(add_first(values, first, args));
   for (int64_t i = 0; i < n; i++)
     RS_TRY(add_named(names, i, values->children.at[first + i], kwargs));
   return RESHARD_SUCCESS;

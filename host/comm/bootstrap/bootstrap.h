@@ -68,7 +68,7 @@ bool rs_draw_nonce(rs_proof nonce);
 /* RESHARD_ERROR_MISMATCH, which names both ranks. */
 reshard_status rs_error_secrets(rs_secrets secrets, int64_t rank);
 
-/* listen.c: sockets at which rank 0 listens. */
+/* Sockets at which rank 0 listens. */
 enum { RS_LISTENERS = 8 };
 typedef struct rs_listeners {
   int n, fd[RS_LISTENERS];

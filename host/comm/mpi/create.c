@@ -1,5 +1,4 @@
 /* Making and releasing MPI communicators. */
-#include "comm/mpi/duplicate.h"
 #include "comm/mpi/end.h"
 #include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"

@@ -1,12 +1,14 @@
-/* The link of communicators over one duplicate, and their release. */
+/* The link of communicators over one duplicate of the caller's, and their release. */
 #ifndef RS_COMM_MPI_LINK_H
 #define RS_COMM_MPI_LINK_H
 
 #include "comm/mpi/mpi.h"
 
-/* With one user. */
-reshard_status rs_mpi_create_link(rs_mpi_link **out);
 void rs_mpi_release_link(rs_mpi_link *link);
+/* A new link, or that of a duplication of this communicator which an earlier call has given up. */
+reshard_status rs_mpi_find_link(MPI_Comm mpi, rs_mpi_link **link);
+/* Makes the link's duplicate, or goes on with it. */
+reshard_status rs_mpi_duplicate(rs_mpi *c, MPI_Comm mpi);
 void rs_mpi_free(rs_mpi *c); /* of which no message is under way, or that is half made */
 /* One user less of a communicator; the last one frees. */
 void rs_mpi_release(rs_mpi *c);

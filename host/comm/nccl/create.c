@@ -149,9 +149,8 @@ static void set_fits(rs_nccl *c) {
   fit[RESHARD_COLLECTIVE_ALL_TO_ALL] = c->api.ncclAlltoAll != NULL ? RS_FIT_SLOWER : RS_FIT_NONE;
 }
 
-/* With the presence, which is the caller's after an error; NULL: one of its own. */
-static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
-                                  int64_t timeout_ms, rs_presence *presence, rs_nccl **out) {
+reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
+                              int64_t timeout_ms, rs_presence *presence, rs_nccl **out) {
   int size = 0, rank = 0, index = 0;
   ncclResult_t result = api->ncclCommCount(nccl, &size);
   if (result == ncclSuccess)
@@ -202,11 +201,6 @@ static reshard_status create_rank(const rs_nccl_api *api, ncclComm_t nccl, bool 
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
-                              int64_t timeout_ms, rs_nccl **out) {
-  return create_rank(api, nccl, borrowed, device, timeout_ms, NULL, out);
-}
-
 /* --- Public ------------------------------------------------------------------------------------------------------ */
 
 static reshard_status read_environment(const char *call, int64_t *timeout_ms, int64_t *number) {
@@ -226,7 +220,7 @@ reshard_status reshard_comm_from_nccl_library(void *nccl_comm, void (*get_versio
   rs_nccl_api api;
   RS_TRY(rs_nccl_load(get_version, &api));
   rs_nccl *made;
-  RS_TRY(rs_nccl_create(&api, nccl_comm, true, device, timeout_ms, &made));
+  RS_TRY(rs_nccl_create(&api, nccl_comm, true, device, timeout_ms, NULL, &made));
   made->base.process.node = number;
   *comm = &made->base;
   return RESHARD_SUCCESS;
@@ -351,7 +345,7 @@ static reshard_status create_own(nccl_creation *o, const rs_nccl_api *api, const
   reshard_status status = create_nccl(o, api, id, &nccl);
   rs_cuda_leave(previous);
   RS_TRY(status);
-  status = create_rank(api, nccl, false, o->device, o->timeout_ms, o->presence, made);
+  status = rs_nccl_create(api, nccl, false, o->device, o->timeout_ms, o->presence, made);
   if (status != RESHARD_SUCCESS) { /* the others see that this rank is gone */
     rs_presence_leave(o->presence);
     previous = rs_cuda_try_enter(o->device->device);

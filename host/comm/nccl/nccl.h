@@ -52,10 +52,10 @@ typedef struct rs_nccl {
 
 static inline rs_nccl *rs_nccl_of(reshard_comm comm) { return (rs_nccl *)comm; }
 
-/* create.c: a rank around an ncclComm_t, which ends with it unless it is borrowed; after an error it is the caller's
- * to end. */
+/* create.c: a rank around an ncclComm_t, which ends with it unless it is borrowed, with the presence; NULL: one of its
+ * own. After an error both are the caller's. */
 reshard_status rs_nccl_create(const rs_nccl_api *api, ncclComm_t nccl, bool borrowed, reshard_device device,
-                              int64_t timeout_ms, rs_nccl **out);
+                              int64_t timeout_ms, rs_presence *presence, rs_nccl **out);
 /* Ends the handle: the communicator now, and the rest with the last of its children. */
 void rs_nccl_close(rs_nccl *c);
 

@@ -57,7 +57,7 @@ reshard_status rs_nccl_create_part(rs_nccl *c, const char *call, ncclComm_t nccl
   while (c->api.ncclCommGetAsyncError(nccl, &state) == ncclSuccess && state == ncclInProgress &&
          (group->nlost > 0 || !c->ended) && !rs_comm_poll(&c->base, since) && !rs_late(since, c->base.timeout_ms))
     rs_nccl_pause(since, RS_NCCL_SPIN_NS);
-  RS_TRY_OR(state == ncclSuccess ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, &made)
+  RS_TRY_OR(state == ncclSuccess ? rs_nccl_create(&c->api, nccl, false, c->handle, c->base.timeout_ms, NULL, &made)
                                  : rs_error(RESHARD_ERROR_PEER, "%s: the new communicator is not there (NCCL error %d)",
                                             call, (int)state),
             rs_nccl_abort(c, nccl));

@@ -133,15 +133,8 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
   return RESHARD_SUCCESS;
 }
 
-/* The first of the parts, by peer, whose peer comes after this rank: not all ranks begin with the same one. */
-static int64_t first_after(const rs_part *parts, int64_t n, int64_t rank) {
-  int64_t low = 0, high = n;
-  RS_LOWER_BOUND(low, high, parts[i].peer < rank);
-  return low;
-}
-
 static reshard_status send_all(node_exchange *x) {
-  int64_t n = x->turn->nsends, first = first_after(x->turn->sends, n, x->c->base.rank);
+  int64_t n = x->turn->nsends, first = rs_parts_begin(x->turn->sends, n, x->c->base.rank);
   for (int64_t i = 0; i < n; i++) {
     int64_t s = (first + i) % n;
     RS_TRY(send_some(x, &x->turn->sends[s], &x->sent[s]));
@@ -150,7 +143,7 @@ static reshard_status send_all(node_exchange *x) {
 }
 
 static reshard_status receive_all(node_exchange *x) {
-  int64_t n = x->turn->nreceives, first = first_after(x->turn->receives, n, x->c->base.rank);
+  int64_t n = x->turn->nreceives, first = rs_parts_begin(x->turn->receives, n, x->c->base.rank);
   for (int64_t i = 0; i < n; i++) {
     int64_t r = (first + n - 1 - i) % n; /* the rank before this one has begun with it */
     RS_TRY(receive_some(x, &x->turn->receives[r], &x->received[r]));

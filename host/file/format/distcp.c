@@ -9,7 +9,7 @@
 #include "file/format/distcp.h"
 
 #include "file/format/torch.h"
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,7 @@
 #include "file/format/pickle.h"
 
 #include "file/format/pickle_words.h"
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 
 #include <string.h>
 #include <sys/mman.h>

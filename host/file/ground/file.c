@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -134,4 +135,54 @@ reshard_status rs_path_join(const char *path, const char *name, rs_path_text *wh
   RS_TRY(rs_vec_reserve(whole, need));
   rs_text_add(&(rs_text){.at = whole->at, .size = (size_t)need}, "%s%s%s", path, rs_ends(path, "/") ? "" : "/", name);
   return RESHARD_SUCCESS;
+}
+
+/* --- Temporaries -------------------------------------------------------------------------------------------------- */
+
+static const char *skip_digits(const char *text) {
+  const char *at = text;
+  while (*at >= '0' && *at <= '9')
+    at++;
+  return at > text ? at : "!";
+}
+
+size_t rs_temporary_name(const char *entry) {
+  const char *mark = NULL;
+  if (entry[0] != '.')
+    return 0;
+  for (const char *at = entry + 2; at[-1] != '\0' && (at = strstr(at, RS_TEMPORARY_MARK)) != NULL; at++)
+    mark = at;
+  if (mark == NULL)
+    return 0;
+  const char *end = skip_digits(mark + sizeof RS_TEMPORARY_MARK - 1);
+  end = *end == '-' ? skip_digits(end + 1) : "!";
+  bool is = *end == '\0' || strcmp(end, ".npy") == 0 || strcmp(end, ".safetensors") == 0;
+  return is ? (size_t)(mark - entry) - 1 : 0;
+}
+
+reshard_status rs_temporary_refuse(const char *where, const char *path) {
+  char real[PATH_MAX], *rest = NULL, quoted[RS_QUOTE];
+  if (realpath(path, real) == NULL) /* who opens it says why */
+    return RESHARD_SUCCESS;
+  for (char *entry = strtok_r(real, "/", &rest); entry != NULL; entry = strtok_r(NULL, "/", &rest))
+    if (rs_temporary_name(entry) > 0)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: is not complete: a writer has '%s' in work, or was killed at it",
+                      where, rs_quote(quoted, sizeof quoted, entry));
+  return RESHARD_SUCCESS;
+}
+
+/* --- Memory that a reader may take -------------------------------------------------------------------------------- */
+
+#define ALWAYS ((int64_t)64 << 20)
+/* Resident as well, and not counted by readers: code that runs for the first time, ends of the allocator's pages. */
+#define BESIDE ((int64_t)2 << 20)
+
+int64_t rs_budget_limit(int64_t file_bytes) { return ALWAYS + 8 * rs_min(file_bytes, INT64_MAX / 16); }
+
+reshard_status rs_budget_check(const char *where, int64_t file_bytes, int64_t taken) {
+  if (taken <= rs_budget_limit(file_bytes) - BESIDE)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_CORRUPT,
+                  "%s: reading it takes %lld bytes of memory and more, at most %lld are taken for a file of %lld",
+                  where, (long long)(taken + BESIDE), (long long)rs_budget_limit(file_bytes), (long long)file_bytes);
 }

@@ -41,4 +41,17 @@ reshard_status rs_file_read_plain(const rs_file *file, int64_t offset, void *to,
  * when it kept some: pages that are not synced or in use, a file system in memory, no way to ask. */
 bool rs_file_drop_pages(const rs_file *file);
 
+/* Names of files and directories that a writer has not put in their place yet: ".NAME.reshard-PID-N" and a suffix. */
+#define RS_TEMPORARY_MARK ".reshard-"
+/* Length of NAME; 0 for an entry of another form. */
+size_t rs_temporary_name(const char *entry);
+/* RESHARD_ERROR_INVALID when a path leads to such a temporary, or into it: it may be incomplete. */
+reshard_status rs_temporary_refuse(const char *where, const char *path);
+
+/* Bytes that a reader of a file of so many may take: 64 MiB and 8 times these. Whatever the file claims, what it
+ * describes is held in proportion to it. */
+int64_t rs_budget_limit(int64_t file_bytes);
+/* Errors: RESHARD_ERROR_CORRUPT with both numbers where `taken` is more than the limit. where begins the text. */
+reshard_status rs_budget_check(const char *where, int64_t file_bytes, int64_t taken);
+
 #endif

@@ -3,7 +3,7 @@
 #ifdef RS_HAVE_JANSSON
 
 #include "base/text.h"
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "device/environment.h"
 #include "file/format/safetensors.h"
 #include "file/ground/digest.h"
-#include "file/ground/temporary.h"
+#include "file/ground/file.h"
 #include "file/read/checkpoint.h"
 
 #include <errno.h>

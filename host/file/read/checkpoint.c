@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "file/ground/digest.h"
-#include "file/ground/temporary.h"
+#include "file/ground/file.h"
 #include "file/move/move.h"
 #include "file/read/directory.h"
 #include "file/read/rank_files.h"

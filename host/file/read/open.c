@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "file/format/npy.h"
 #include "file/format/torch.h"
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 #include "file/read/directory.h"
 #include "file/read/shards.h"
 

@@ -6,7 +6,7 @@
  * for the first file and for those whose bytes differ. */
 #include "file/read/shards.h"
 
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 #include "file/ground/json.h"
 
 #include <stdlib.h>

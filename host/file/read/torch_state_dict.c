@@ -2,7 +2,7 @@
  *
  * Values may stand at several places; what a walk over all places can take is bounded. */
 #include "base/text.h"
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 #include "file/read/state_walk.h"
 
 #include <stdlib.h>

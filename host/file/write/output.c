@@ -15,7 +15,7 @@
 #include "file/write/output.h"
 
 #include "base/text.h"
-#include "file/ground/temporary.h"
+#include "file/ground/file.h"
 
 #include <dirent.h>
 #include <errno.h>

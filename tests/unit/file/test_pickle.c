@@ -1,6 +1,6 @@
 /* The machine that reads pickles: what it makes of opcodes, and what it refuses, with the byte. */
 #include "file/format/pickle.h"
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 #include "support/fixtures/case.h"
 
 #include <stdlib.h>

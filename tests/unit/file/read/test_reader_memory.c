@@ -1,6 +1,6 @@
 /* Memory that readers take of the worst inputs of each format: 64 MiB and 8 times the file, or an error with both
  * numbers. Long headers that are right are read within it. */
-#include "file/ground/budget.h"
+#include "file/ground/file.h"
 #include "state/checkpoint.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
