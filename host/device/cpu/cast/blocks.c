@@ -1,7 +1,9 @@
 /* Boxes of block-scaled FP8.
  *
  * Some blocks at a time are copied to a buffer that stays in the second-level cache, with the maxima on the way: rows
- * of large matrices are often a power of two apart, and would push one another out of the cache. */
+ * of large matrices are often a power of two apart, and would push one another out of the cache. Each row takes the
+ * place of one of the blocks before, whose values are made just then: so memory is read and written at the same time.
+ */
 #include "device/cpu/cast/blocks.h"
 
 #include "base/dtype.h"
@@ -10,20 +12,23 @@
 
 enum {
   MOST = RS_MOST_OF_BLOCK,
-  BUFFER = 4 * MOST, /* bytes: of the largest block in f32 */
+  BUFFER = 8 * MOST, /* bytes: two of the largest blocks in f32 */
   MOST_BLOCKS = 256, /* beside one another in the buffer */
   STORED = 2048,     /* numbers of a row that is stored past the cache */
   STORE_LEAST = 256, /* bytes of one that is worth that */
   LINE = 64,
+  ROW = 4096,   /* bytes of a row of a part, about: shorter ones take memory longer */
+  AHEAD = 8192, /* bytes that are prefetched */
   ROWS_AHEAD = 8,
 };
 
-typedef struct block_row {
+/* Blocks beside one another, in a row of blocks. */
+typedef struct scaled_part {
+  char *wide, *values, *scales; /* of the first number */
+  int64_t rows, columns;        /* no rows: no part */
   int32_t most[MOST_BLOCKS];
   float by[MOST_BLOCKS];
-  _Alignas(LINE) char scattered[MOST]; /* values of a row that lie apart in memory, or go past the cache */
-  _Alignas(64) char buffer[BUFFER];
-} block_row;
+} scaled_part;
 
 static float float_of(uint32_t bits) {
   float number;
@@ -77,97 +82,124 @@ static void fetch_row(const char *row, int64_t bytes) {
     __builtin_prefetch(row + at, 0, 2);
 }
 
-/* Rows [0, rows) of blocks beside one another, from the column and block that the pointers name. next: of as many
- * that follow, or NULL. */
-static void scale_blocks(const rs_cast_kernels *k, const rs_block_box *b, const char *wide, char *values, char *scales,
-                         int64_t rows, int64_t columns, const char *next, rs_block_store store, block_row *row) {
-  int of = rs_cast_index(b->wide_dtype);
-  int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype), pitch = columns * width;
-  bool in_place = rows == 1 && b->wide_stride[1] == width;
-  memset(row->most, 0, sizeof row->most);
-  for (int64_t r = 0; r < rows; r++) {
-    const char *from = wide + r * b->wide_stride[0];
-    if (!in_place)
-      copy_row(row->buffer + r * pitch, width, from, b->wide_stride[1], width, columns);
-    k->most[of](row->most, in_place ? from : row->buffer + r * pitch, columns, b->block[1]);
+/* Copies a row of a part to its place in the buffer, with the maxima. `next`: of the part behind it. */
+static void take_row(const rs_cast_kernels *k, const rs_block_box *b, scaled_part *part, int64_t r, const char *next,
+                     char *place) {
+  int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype);
+  int64_t row = r + rs_max(1, AHEAD / (part->columns * width));
+  const char *from = part->wide + r * b->wide_stride[0];
+  const char *ahead = row < part->rows ? part->wide + row * b->wide_stride[0]
+                                       : next + rs_min(row - part->rows, part->rows - 1) * b->wide_stride[0];
+  if (b->wide_stride[1] != width) {
+    copy_row(place, width, from, b->wide_stride[1], width, part->columns);
+    ahead = from = place;
   }
-  for (int64_t i = 0; i < rs_ceil_div(columns, b->block[1]); i++)
-    row->by[i] = make_scale(scales + i * b->scale_stride[1], b->scale_dtype, row->most[i]);
-  for (int64_t r = 0; r < rows; r++) {
-    char *to = values + r * b->value_stride[0];
-    const char *from = in_place ? wide : row->buffer + r * pitch;
-    bool near = b->value_stride[1] == 1, past = near && store != NULL && columns >= STORE_LEAST;
-    if (next != NULL)
-      fetch_row(next + r * b->wide_stride[0], pitch);
-    k->scale[of](near && !past ? to : row->scattered, from, columns, b->block[1], row->by);
-    if (past)
-      store(to, row->scattered, columns);
-    else if (!near)
-      copy_row(to, b->value_stride[1], row->scattered, 1, 1, columns);
-  }
+  k->most[rs_cast_index(b->wide_dtype)](part->most, place, from, part->columns, b->block[1], ahead);
 }
 
-/* Columns that are done together: whole blocks, as many as fit. */
-static int64_t columns_together(const rs_block_box *b, int64_t rows) {
+/* Makes the values of a row of a part from its place in the buffer. */
+static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scaled_part *part, int64_t r,
+                     const char *place, rs_block_store store) {
+  _Alignas(LINE) char scattered[MOST]; /* values that lie apart in memory, or go past the cache */
+  char *to = part->values + r * b->value_stride[0];
+  bool near = b->value_stride[1] == 1, past = near && store != NULL && part->columns >= STORE_LEAST;
+  k->scale[rs_cast_index(b->wide_dtype)](near && !past ? to : scattered, place, part->columns, b->block[1], part->by);
+  if (past)
+    store(to, scattered, part->columns);
+  else if (!near)
+    copy_row(to, b->value_stride[1], scattered, 1, 1, part->columns);
+}
+
+static void make_scales(const rs_block_box *b, scaled_part *part) {
+  for (int64_t i = 0; i < rs_ceil_div(part->columns, b->block[1]); i++)
+    part->by[i] = make_scale(part->scales + i * b->scale_stride[1], b->scale_dtype, part->most[i]);
+}
+
+/* Columns that are done together: whole blocks. */
+static int64_t columns_together(const rs_block_box *b) {
   int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype), n = rs_min(b->block[1], b->n[1]);
-  return n * rs_max(1, rs_min(MOST_BLOCKS, BUFFER / (n * rows * width)));
+  int64_t fit = rs_min(BUFFER / rs_min(b->block[0], b->n[0]), ROW) / (n * width);
+  return n * rs_max(1, rs_min(MOST_BLOCKS, fit));
+}
+
+/* The part that begins with a row and a column of the box; none behind its end. */
+static void begin_part(const rs_block_box *b, scaled_part *part, int64_t r, int64_t c) {
+  part->rows = rs_min(b->block[0], b->n[0] - r);
+  part->columns = rs_min(columns_together(b), b->n[1] - c);
+  part->wide = b->wide + r * b->wide_stride[0] + c * b->wide_stride[1];
+  part->values = b->values + r * b->value_stride[0] + c * b->value_stride[1];
+  part->scales = b->scales + r / b->block[0] * b->scale_stride[0] + c / b->block[1] * b->scale_stride[1];
+  memset(part->most, 0, sizeof *part->most * (size_t)rs_ceil_div(part->columns, b->block[1]));
 }
 
 void rs_blocks_scale(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
-  block_row row;
-  bool fetches = b->wide_stride[1] == (int64_t)reshard_dtype_size(b->wide_dtype);
-  for (int64_t r = 0, i = 0; r < b->n[0]; r += b->block[0], i++) {
-    int64_t rows = rs_min(b->block[0], b->n[0] - r), step = columns_together(b, rows);
-    for (int64_t c = 0; c < b->n[1]; c += step) {
-      const char *wide = b->wide + r * b->wide_stride[0] + c * b->wide_stride[1];
-      bool more = fetches && c + step < b->n[1];
-      scale_blocks(k, b, wide, b->values + r * b->value_stride[0] + c * b->value_stride[1],
-                   b->scales + i * b->scale_stride[0] + c / b->block[1] * b->scale_stride[1], rows,
-                   rs_min(step, b->n[1] - c), more ? wide + step * b->wide_stride[1] : NULL, store, &row);
+  _Alignas(LINE) char buffer[BUFFER];
+  scaled_part parts[2], *part = &parts[0], *before = &parts[1];
+  int64_t pitch = columns_together(b) * (int64_t)reshard_dtype_size(b->wide_dtype), r = 0, c = 0;
+  before->rows = 0;
+  do {
+    begin_part(b, part, r, c);
+    c += part->columns;
+    if (c == b->n[1]) {
+      c = 0;
+      r += part->rows;
     }
-  }
+    const char *next = b->wide + r * b->wide_stride[0] + c * b->wide_stride[1];
+    for (int64_t i = 0; i < rs_max(part->rows, before->rows); i++) {
+      if (i < before->rows)
+        give_row(k, b, before, i, buffer + i * pitch, store);
+      if (i < part->rows)
+        take_row(k, b, part, i, next, buffer + i * pitch);
+    }
+    if (part->rows > 0)
+      make_scales(b, part);
+    scaled_part *made = part;
+    part = before;
+    before = made;
+  } while (before->rows > 0);
 }
 
 /* Columns of a row that begin with a block, or lie in one. */
 static void unscale_columns(const rs_cast_kernels *k, const rs_block_box *b, char *wide, const char *values, int64_t n,
-                            rs_block_store store, block_row *row) {
+                            rs_block_store store, const float *by) {
+  _Alignas(LINE) char near_values[MOST], buffer[4 * MOST]; /* what lies apart in memory, or goes past the cache */
   rs_scale_kernel unscale = k->unscale[rs_cast_index(b->wide_dtype)];
   int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype);
   bool near = b->value_stride[1] == 1, whole = b->wide_stride[1] == width;
   bool past = whole && store != NULL && n * width >= STORE_LEAST;
   if (!near)
-    copy_row(row->scattered, 1, values, b->value_stride[1], 1, n);
-  unscale(whole && !past ? wide : row->buffer, near ? values : row->scattered, n, b->block[1], row->by);
+    copy_row(near_values, 1, values, b->value_stride[1], 1, n);
+  unscale(whole && !past ? wide : buffer, near ? values : near_values, n, b->block[1], by);
   if (past)
-    store(wide, row->buffer, n * width);
+    store(wide, buffer, n * width);
   else if (!whole)
-    copy_row(wide, b->wide_stride[1], row->buffer, width, width, n);
+    copy_row(wide, b->wide_stride[1], buffer, width, width, n);
 }
 
 /* Rows of one row of blocks: the rest of a block, or whole blocks as many as there is room for. */
 static void unscale_rows(const rs_cast_kernels *k, const rs_block_box *b, int64_t first, int64_t end,
-                         const char *scales, rs_block_store store, block_row *row) {
+                         const char *scales, rs_block_store store) {
+  float by[MOST_BLOCKS];
   int64_t together = store != NULL ? STORED : MOST;
   int64_t most = rs_min(MOST_BLOCKS, rs_max(1, together / b->block[1])) * b->block[1];
   for (int64_t c = 0, n; c < b->n[1]; c += n) {
     int64_t block = (c + b->skip[1]) / b->block[1], before = (c + b->skip[1]) % b->block[1];
     n = rs_min(rs_min(before > 0 ? b->block[1] - before : most, MOST), b->n[1] - c);
     for (int64_t i = 0; i < rs_ceil_div(n, b->block[1]); i++)
-      row->by[i] = read_scale(scales + (block + i) * b->scale_stride[1], b->scale_dtype);
+      by[i] = read_scale(scales + (block + i) * b->scale_stride[1], b->scale_dtype);
     for (int64_t r = first; r < end; r++) {
       const char *values = b->values + r * b->value_stride[0] + c * b->value_stride[1];
       if (b->value_stride[1] == 1 && r + ROWS_AHEAD < end)
         fetch_row(values + ROWS_AHEAD * b->value_stride[0], n);
-      unscale_columns(k, b, b->wide + r * b->wide_stride[0] + c * b->wide_stride[1], values, n, store, row);
+      unscale_columns(k, b, b->wide + r * b->wide_stride[0] + c * b->wide_stride[1], values, n, store, by);
     }
   }
 }
 
 void rs_blocks_unscale(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
-  block_row row;
   const char *scales = b->scales;
   for (int64_t r = 0, end; r < b->n[0]; r = end, scales += b->scale_stride[0]) {
     end = rs_min(r == 0 ? b->block[0] - b->skip[0] : r + b->block[0], b->n[0]);
-    unscale_rows(k, b, r, end, scales, store, &row);
+    unscale_rows(k, b, r, end, scales, store);
   }
 }

@@ -15,14 +15,17 @@ static inline int rs_cast_index(reshard_dtype dtype) { return (int)dtype - RESHA
 /* n numbers at any addresses; dst == src where both have as many bytes, else they do not overlap. In the default
  * floating-point environment. */
 typedef void (*rs_cast_kernel)(char *dst, const char *src, int64_t n);
+/* Likewise, apart; `next` is read after that, and prefetched. */
+typedef void (*rs_cast_past)(char *dst, const char *src, int64_t n, const char *next);
 /* n numbers of a row of blocks, each `width` long and the last one what is left; `by` has a number for each block. */
 typedef void (*rs_scale_kernel)(char *dst, const char *src, int64_t n, int64_t width, const float *by);
-/* The bits of the largest magnitude of each block as f32, NaN above all, where more than those in `most`. */
-typedef void (*rs_most_kernel)(int32_t *most, const char *src, int64_t n, int64_t width);
+/* Copies such numbers; dst is src, or apart from it. The bits of the largest magnitude of each block as f32, NaN above
+ * all, where more than those in `most`. `soon`: as many that are read soon, and prefetched. */
+typedef void (*rs_most_kernel)(int32_t *most, char *dst, const char *src, int64_t n, int64_t width, const char *soon);
 typedef struct rs_cast_kernels {
   rs_cast_kernel of[RS_CAST_DTYPES][RS_CAST_DTYPES]; /* from, to; NULL where there is none */
   /* The same past the cache, to whole lines of the destination. Ordered by the fence of the copy kernels. */
-  rs_cast_kernel past[RS_CAST_DTYPES][RS_CAST_DTYPES];
+  rs_cast_past past[RS_CAST_DTYPES][RS_CAST_DTYPES];
   /* Of f16, bf16 and f32, with f8_e4m3 on the other side of a product in f32. */
   rs_most_kernel most[RS_CAST_DTYPES];
   rs_scale_kernel scale[RS_CAST_DTYPES], unscale[RS_CAST_DTYPES];

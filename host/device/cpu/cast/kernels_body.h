@@ -118,6 +118,7 @@ ALWAYS_INLINE f32_bits odd_of(double number) {
   ALWAYS_INLINE void put_##name(char *dst, type number) { __builtin_memcpy(dst, &number, sizeof number); }
 NUMBERS(uint8_t, u8)
 NUMBERS(uint16_t, u16)
+NUMBERS(int16_t, i16)
 NUMBERS(int32_t, i32)
 NUMBERS(int64_t, i64)
 NUMBERS(double, double)
@@ -177,12 +178,14 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
     EACH_FROM(i, lanes(dst, src, n), n) \
     store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
   } \
-  static void from##_to_##to##_past(char *dst, const char *src, int64_t n) { \
-    enum { NUMBERS = LINE_BYTES / BYTES_##to }; \
-    for (int64_t at = 0; at < n; at += NUMBERS, src += NUMBERS * BYTES_##from, dst += LINE_BYTES) { \
+  static void from##_to_##to##_past(char *dst, const char *src, int64_t n, const char *next) { \
+    enum { NUMBERS = LINE_BYTES / BYTES_##to, STEP = NUMBERS * BYTES_##from }; \
+    const char *end = src + n * BYTES_##from, *ahead = src + AHEAD < end ? src + AHEAD : next + (src + AHEAD - end); \
+    for (; src < end; src += STEP, dst += LINE_BYTES) { \
       _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
-      for (int ahead = 0; ahead < NUMBERS * BYTES_##from && at + AHEAD / BYTES_##from < n; ahead += LINE_BYTES) \
-        __builtin_prefetch(src + AHEAD + ahead); \
+      for (int at = 0; at < STEP; at += LINE_BYTES) \
+        __builtin_prefetch(ahead + at, 0, 2); \
+      ahead = ahead + STEP == end ? next : ahead + STEP; \
       EACH_FROM(i, lanes(line, src, NUMBERS), NUMBERS) \
       store_##to(line + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
       stream_line(dst, line); \
@@ -190,11 +193,7 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
   }
 /* --- Numbers with scales ------------------------------------------------------------------------------- */
 
-/* The bits of magnitudes are in the order of the numbers, NaN above all. */
-ALWAYS_INLINE int16_t magnitude_16(const char *src) { return (int16_t)(get_u16(src) & 0x7fff); }
-ALWAYS_INLINE int32_t magnitude_32(const char *src) { return get_i32(src) & NAN_32; }
 ALWAYS_INLINE f32_bits times(f32_bits number, float by) { return bits_of(float_of(number) * by); }
-/* Casts from f32 leave no NaN but this one. */
 /* In a block whose largest number is finite, none becomes more than 448 and a little, which rounds to that. */
 ALWAYS_INLINE int32_t narrow_scaled(f32_bits bits) {
   enum { BIAS = (127 - 7) << 23, FIRST = BIAS + (1 << 23), UNIT = (127 - 7 + 21) << 23 };
@@ -232,93 +231,7 @@ ALWAYS_INLINE f32_bits one_nan_f32(f32_bits bits) { return pick((bits & NAN_32) 
 ALWAYS_INLINE f32_bits one_nan_f16(f32_bits bits) { return bits; }
 ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
 
-/* Sixteen numbers at once: the compiler counts by the narrowest elements, and moves 64 of them to and fro. Functions of
- * lanes do as many of n as they can, and return how many; 0 where there is nothing to be won. */
-#if defined(__AVX512F__)
-enum { LANES = 16 };
-/* Codes of numbers of 448 and a little at most. A power of two is added whose unit is that of the result, so that the
- * adder rounds: the sum's low bits are the mantissa with its leading bit, and the exponent adds the rest. */
-ALWAYS_INLINE __m512i narrow_lanes(__m512i bits) {
-  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(NAN_32));
-  const __m512i exponent =
-      _mm512_max_epi32(_mm512_and_si512(bits, _mm512_set1_epi32(INF_32)), _mm512_set1_epi32((127 - 6) << 23));
-  const __m512i unit = _mm512_add_epi32(exponent, _mm512_set1_epi32(20 << 23));
-  const __m512i sum = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(unit)));
-  const __m512i rest = _mm512_sub_epi32(_mm512_srli_epi32(exponent, 20), _mm512_set1_epi32((127 - 6) << 3));
-  const __m512i code = _mm512_add_epi32(_mm512_sub_epi32(sum, unit), rest);
-  return _mm512_ternarylogic_epi32(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80), code, 0xea); /* a & b | c */
-}
-ALWAYS_INLINE __m512 lanes_f32(const char *src) { return _mm512_loadu_ps(src); }
-ALWAYS_INLINE __m512 lanes_f16(const char *src) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)src)); }
-ALWAYS_INLINE __m512 lanes_bf16(const char *src) {
-  const __m512i codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)src));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
-}
-ALWAYS_INLINE void put_lanes_f32(char *dst, __m512 numbers, __mmask16 nan) {
-  const __m512i bits = _mm512_castps_si512(numbers);
-  _mm512_storeu_si512(dst, _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(NAN_32)));
-}
-ALWAYS_INLINE void put_lanes_bf16(char *dst, __m512 numbers, __mmask16 nan) {
-  const __m512i bits = _mm512_castps_si512(numbers), low = _mm512_set1_epi32(1);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), low);
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  const __m256i codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
-  _mm256_storeu_si256((__m256i *)dst, _mm256_mask_mov_epi16(codes, nan, _mm256_set1_epi16(0x7fff)));
-}
-/* An f8_e4m3 a bit further up is an f16 of a 256th, subnormal ones too. by: 256 times the scale. */
-#define LANES_BACK(wide) \
-  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
-    int64_t i = 0; \
-    const __m512 by = _mm512_set1_ps(scale * 256); \
-    if (!is_finite_scale(scale * 256)) \
-      return 0; \
-    for (; i + LANES <= n; i += LANES) { \
-      const __m128i codes = _mm_loadu_si128((const __m128i *)(src + i)); \
-      const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f)); \
-      const __m256i moved = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7); \
-      const __m256i half = _mm256_add_epi16(moved, _mm256_and_si256(moved, _mm256_set1_epi16(0x4000))); \
-      put_lanes_##wide(dst + i * BYTES_##wide, _mm512_mul_ps(_mm512_cvtph_ps(half), by), nan); \
-    } \
-    return i; \
-  }
-LANES_BACK(f32)
-LANES_BACK(bf16)
-#define LANES_THERE(wide) \
-  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
-    int64_t i = 0; \
-    const __m512 by = _mm512_set1_ps(factor); \
-    for (; i + LANES <= n; i += LANES) { \
-      const __m512i bits = _mm512_castps_si512(_mm512_mul_ps(lanes_##wide(src + i * BYTES_##wide), by)); \
-      _mm_storeu_si128((__m128i *)(dst + i), _mm512_cvtepi32_epi8(narrow_lanes(bits))); \
-    } \
-    return i; \
-  }
-/* Any numbers of f32. */
-ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) {
-  int64_t i = 0;
-  const __m512i most = _mm512_set1_epi32(0x43e00000), sign = _mm512_set1_epi32(INT32_MIN); /* 448 */
-  for (; i + LANES <= n; i += LANES) {
-    const __m512i bits = _mm512_loadu_si512(src + 4 * i), magnitude = _mm512_andnot_si512(sign, bits);
-    const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(INF_32));
-    const __m512i within = _mm512_or_si512(_mm512_min_epi32(magnitude, most), _mm512_and_si512(bits, sign));
-    const __m512i codes = _mm512_mask_mov_epi32(narrow_lanes(within), nan, _mm512_set1_epi32(0x7f));
-    _mm_storeu_si128((__m128i *)(dst + i), _mm512_cvtepi32_epi8(codes));
-  }
-  return i;
-}
-#else
-#define LANES_BACK(wide) \
-  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
-    return (void)dst, (void)src, (void)n, (void)scale, 0; \
-  }
-LANES_BACK(f32)
-LANES_BACK(bf16)
-#define LANES_THERE(wide) \
-  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
-    return (void)dst, (void)src, (void)n, (void)factor, 0; \
-  }
-ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) { return (void)dst, (void)src, (void)n, 0; }
-#endif
+#include "device/cpu/cast/lanes_body.h"
 ALWAYS_INLINE int64_t unscale_lanes_f16(char *dst, const char *src, int64_t n, float scale) {
   return (void)dst, (void)src, (void)n, (void)scale, 0;
 }
@@ -326,17 +239,19 @@ LANES_THERE(f32)
 LANES_THERE(f16)
 LANES_THERE(bf16)
 
-#define EACH_BLOCK(from, to) \
+#define EACH_BLOCK(from, to, with) \
   for (int64_t w = width < n ? width : n; n > 0; \
-       n -= w, src += w * (from), dst += w * (to), by++, w = width < n ? width : n)
+       n -= w, src += w * (from), dst += w * (to), (with)++, w = width < n ? width : n)
 
+/* The bits of magnitudes are in the order of the numbers, NaN above all. */
 #define SCALED(wide, bits) \
-  static void most_##wide(int32_t *most, const char *src, int64_t n, int64_t width) { \
-    for (int64_t w = width < n ? width : n; n > 0; \
-         n -= w, src += w * BYTES_##wide, most++, w = width < n ? width : n) { \
+  static void most_##wide(int32_t *most, char *dst, const char *src, int64_t n, int64_t width, const char *soon) { \
+    const int64_t ahead = soon - src; \
+    EACH_BLOCK(BYTES_##wide, BYTES_##wide, most) { \
       int##bits##_t largest = 0; \
-      for (int64_t i = 0; i < w; i++) { \
-        int##bits##_t magnitude = magnitude_##bits(src + i * BYTES_##wide); \
+      EACH_FROM(i, most_lanes_##bits(&largest, dst, src, w, ahead), w) { \
+        int##bits##_t number = get_i##bits(src + i * BYTES_##wide), magnitude = number & INT##bits##_MAX; \
+        put_i##bits(dst + i * BYTES_##wide, number); \
         largest = magnitude > largest ? magnitude : largest; \
       } \
       f32_bits number = load_##wide((const char *)&largest); \
@@ -344,7 +259,7 @@ LANES_THERE(bf16)
     } \
   } \
   static void scale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
-    EACH_BLOCK(BYTES_##wide, 1) { \
+    EACH_BLOCK(BYTES_##wide, 1, by) { \
       float factor = *by; \
       if (is_of_finite(factor)) { \
         EACH_FROM(i, scale_lanes_##wide(dst, src, w, factor), w) \
@@ -355,7 +270,7 @@ LANES_THERE(bf16)
     } \
   } \
   static void unscale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
-    EACH_BLOCK(1, BYTES_##wide) { \
+    EACH_BLOCK(1, BYTES_##wide, by) { \
       float factor = *by; \
       if (is_finite_scale(factor)) { \
         EACH_FROM(i, unscale_lanes_##wide(dst, src, w, factor), w) \

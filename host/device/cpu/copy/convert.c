@@ -21,14 +21,15 @@ typedef struct convert_buffers {
 
 typedef struct converting {
   const rs_kernels *kernels;
-  rs_cast_kernel convert, past;
+  rs_cast_kernel convert;
+  rs_cast_past past;
   int64_t from, to; /* bytes of a number */
   bool streaming;
   convert_buffers *buffers;
 } converting;
 
 /* n numbers that are contiguous on both sides. */
-static void convert_run(const converting *c, char *dst, const char *src, int64_t n) {
+static void convert_run(const converting *c, char *dst, const char *src, int64_t n, const char *next) {
   if (!c->streaming || n * c->to < STREAM_LEAST * RS_LINE) {
     c->convert(dst, src, n);
     return;
@@ -37,7 +38,7 @@ static void convert_run(const converting *c, char *dst, const char *src, int64_t
   if ((uintptr_t)dst % (uintptr_t)c->to == 0) {
     int64_t lines = (n - head) / (RS_LINE / c->to) * (RS_LINE / c->to);
     c->convert(dst, src, head);
-    c->past(dst + head * c->to, src + head * c->from, lines);
+    c->past(dst + head * c->to, src + head * c->from, lines, next);
     head += lines;
     c->convert(dst + head * c->to, src + head * c->from, n - head);
     return;
@@ -69,7 +70,7 @@ static void convert_runs(const converting *c, char *dst, const char *src, int64_
   }
   run = numbers * c->to;
   if (is_contiguous(run, n0, l0->dst, n1, l1->dst)) {
-    convert_run(c, dst, src, n1 * n0 * numbers);
+    convert_run(c, dst, src, n1 * n0 * numbers, src + n1 * n0 * run);
     return;
   }
   c->convert(c->buffers->out, src, n1 * n0 * numbers);
@@ -93,7 +94,7 @@ static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, c
     left0 = loops[i].n - step;
   }
   if (copy->nloops == 0 || numbers >= LONG_RUN) {
-    convert_run(c, dst, src, numbers);
+    convert_run(c, dst, src, numbers, src + (copy->nloops > 0 ? loops[copy->nloops - 1].src : copy->run));
     return 1;
   }
   const rs_loop *l0 = &loops[copy->nloops - 1], *l1 = copy->nloops > 1 ? l0 - 1 : &once;
@@ -111,7 +112,8 @@ static void convert_block(const converting *c, const rs_ordered_copy *copy, cons
   int64_t pitch = block.nj * c->from + RS_LINE;
   c->kernels->transpose[copy->width](c->buffers->in, block.src, block.ni, block.nj, pitch, j->src, false);
   for (int64_t row = 0; row < block.ni; row++)
-    convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj);
+    convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj,
+                c->buffers->in + (row + 1) * pitch);
 }
 
 /* One step of a copy of blocks. */

@@ -1,0 +1,149 @@
+/* Lanes of AVX-512 for the kernels of casts. The compiler counts by the narrowest elements, and takes vectors of 64 of
+ * them apart and together again. Functions of lanes do as many of n as they can, and return how many; 0 where there is
+ * nothing to be won. Included by kernels_body.h alone, among whose functions they are. */
+#if defined(__AVX512F__)
+enum { LANES = 16, CODES = 64 };
+/* A number of 448 and a little at most, or a 256th of it, towards f8_e4m3: rounded as that, and half a unit more in
+ * magnitude. Its sum with `large` has the unit of the result, so that the adder rounds. Half a unit more makes the sign
+ * that of the number where that becomes 0. least: the large one for the smallest normal number and less. */
+ALWAYS_INLINE __m512 round_lanes(__m512 number, float least) {
+  enum { ABSOLUTE_MOST = 3 }; /* with the sign of the first one */
+  const __m512i power = _mm512_and_si512(_mm512_castps_si512(number), _mm512_set1_epi32(INF_32 | INT32_MIN));
+  const __m512 times = _mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_set1_epi32(20 << 23)));
+  const __m512 large = _mm512_range_ps(times, _mm512_set1_ps(least), ABSOLUTE_MOST);
+  return _mm512_fnmadd_ps(large, _mm512_set1_ps(1 - 0x1p-24f), _mm512_add_ps(number, large));
+}
+ALWAYS_INLINE __m512i halves_32(__m512 low, __m512 high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(low, _MM_FROUND_TO_ZERO)),
+                            _mm512_cvtps_ph(high, _MM_FROUND_TO_ZERO), 1);
+}
+/* An f16 of a number that was rounded so has the code, but the sign a bit further up. */
+ALWAYS_INLINE __m512i codes_32(__m512i half) {
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi16((int16_t)0xff80), _mm512_srli_epi16(half, 8),
+                                   _mm512_srli_epi16(half, 7), 0xca); /* a ? b : c */
+}
+/* Words of 0 to 255 as bytes. */
+ALWAYS_INLINE __m512i pack_64(__m512i low, __m512i high) {
+  return _mm512_permutexvar_epi64(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), _mm512_packus_epi16(low, high));
+}
+ALWAYS_INLINE __m512 lanes_f32(const char *src, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, src); }
+ALWAYS_INLINE __m512 lanes_f16(const char *src, __mmask16 mask) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, src));
+}
+ALWAYS_INLINE __m512 lanes_bf16(const char *src, __mmask16 mask) {
+  const __m512i codes = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, src));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
+}
+ALWAYS_INLINE void put_lanes_f32(char *dst, __m512 numbers, __mmask16 nan) {
+  const __m512i bits = _mm512_castps_si512(numbers);
+  _mm512_storeu_si512(dst, _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(NAN_32)));
+}
+ALWAYS_INLINE void put_lanes_bf16(char *dst, __m512 numbers, __mmask16 nan) {
+  const __m512i bits = _mm512_castps_si512(numbers), low = _mm512_set1_epi32(1);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), low);
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __m256i codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+  _mm256_storeu_si256((__m256i *)dst, _mm256_mask_mov_epi16(codes, nan, _mm256_set1_epi16(0x7fff)));
+}
+/* An f8_e4m3 a bit further up is an f16 of a 256th, subnormal ones too. by: 256 times the scale. */
+#define LANES_BACK(wide) \
+  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
+    int64_t i = 0; \
+    const __m512 by = _mm512_set1_ps(scale * 256); \
+    if (!is_finite_scale(scale * 256)) \
+      return 0; \
+    for (; i + LANES <= n; i += LANES) { \
+      const __m128i codes = _mm_loadu_si128((const __m128i *)(src + i)); \
+      const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f)); \
+      const __m256i moved = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7); \
+      const __m256i half = _mm256_add_epi16(moved, _mm256_and_si256(moved, _mm256_set1_epi16(0x4000))); \
+      put_lanes_##wide(dst + i * BYTES_##wide, _mm512_mul_ps(_mm512_cvtph_ps(half), by), nan); \
+    } \
+    return i; \
+  }
+LANES_BACK(f32)
+LANES_BACK(bf16)
+#define LANES_MOST(bits) \
+  ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \
+                                          int64_t ahead) { \
+    __m512i most = _mm512_setzero_si512(); \
+    int64_t i = 0, step = LINE_BYTES / (bits / 8); \
+    for (; i + step <= n; i += step, src += LINE_BYTES, dst += LINE_BYTES) { \
+      const __m512i numbers = _mm512_loadu_si512(src); \
+      __builtin_prefetch(src + ahead, 0, 2); \
+      _mm512_storeu_si512(dst, numbers); \
+      most = _mm512_max_epi##bits(most, _mm512_and_si512(numbers, _mm512_set1_epi##bits(INT##bits##_MAX))); \
+    } \
+    if (bits == 16) /* two of them in 32 bits */ \
+      most = _mm512_max_epi32(_mm512_and_si512(most, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(most, 16)); \
+    *largest = (int##bits##_t)_mm512_reduce_max_epi32(most); \
+    return i; \
+  }
+LANES_MOST(16)
+LANES_MOST(32)
+#define LANES_THERE(wide) \
+  ALWAYS_INLINE __m512 scaled_##wide(const char *src, uint64_t mask, __m512 by) { \
+    return round_lanes(_mm512_mul_ps(lanes_##wide(src, (__mmask16)mask), by), 0x1p6f); \
+  } \
+  ALWAYS_INLINE void scale_64_##wide(char *dst, const char *src, uint64_t mask, __m512 by) { \
+    enum { STEP = LANES * BYTES_##wide }; \
+    const __m512i low = halves_32(scaled_##wide(src, mask, by), scaled_##wide(src + STEP, mask >> 16, by)); \
+    src += 2 * STEP; \
+    const __m512i high = halves_32(scaled_##wide(src, mask >> 32, by), scaled_##wide(src + STEP, mask >> 48, by)); \
+    _mm512_mask_storeu_epi8(dst, mask, pack_64(codes_32(low), codes_32(high))); \
+  } \
+  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
+    int64_t i = 0; \
+    const __m512 by = _mm512_set1_ps(factor / 256); \
+    if (factor < 0x1p-118f) /* else that is exact */ \
+      return 0; \
+    for (; i + CODES <= n; i += CODES) \
+      scale_64_##wide(dst + i, src + i * BYTES_##wide, UINT64_MAX, by); \
+    if (i < n) \
+      scale_64_##wide(dst + i, src + i * BYTES_##wide, ~(UINT64_MAX << (n - i)), by); \
+    return n; \
+  }
+/* Any numbers of f32. No product of one is formed: where it is subnormal, that takes hundreds of cycles. NaN stays, as
+ * the second operand. */
+ALWAYS_INLINE __m512 limited(const char *src, uint64_t mask) {
+  const __m512 most = _mm512_set1_ps(448), least = _mm512_set1_ps(-448);
+  const __m512 number = _mm512_min_ps(most, _mm512_max_ps(least, lanes_f32(src, (__mmask16)mask)));
+  return _mm512_mul_ps(round_lanes(number, 0x1p14f), _mm512_set1_ps(0x1p-8f));
+}
+/* f16 of NaN are above 1. */
+ALWAYS_INLINE __m512i limited_32(const char *src, uint64_t mask) {
+  const __m512i half = halves_32(limited(src, mask), limited(src + 64, mask >> 16));
+  const __mmask32 nan = _mm512_test_epi16_mask(half, _mm512_set1_epi16(0x4000));
+  return _mm512_mask_mov_epi16(codes_32(half), nan, _mm512_set1_epi16(0x7f));
+}
+ALWAYS_INLINE void cast_64(char *dst, const char *src, uint64_t mask) {
+  _mm512_mask_storeu_epi8(dst, mask, pack_64(limited_32(src, mask), limited_32(src + 128, mask >> 32)));
+}
+ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) {
+  int64_t i = 0;
+  for (; i + CODES <= n; i += CODES)
+    cast_64(dst + i, src + 4 * i, UINT64_MAX);
+  if (i < n)
+    cast_64(dst + i, src + 4 * i, ~(UINT64_MAX << (n - i)));
+  return n;
+}
+#else
+#define LANES_BACK(wide) \
+  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
+    return (void)dst, (void)src, (void)n, (void)scale, 0; \
+  }
+LANES_BACK(f32)
+LANES_BACK(bf16)
+#define LANES_THERE(wide) \
+  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
+    return (void)dst, (void)src, (void)n, (void)factor, 0; \
+  }
+#define LANES_MOST(bits) \
+  ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \
+                                          int64_t ahead) { \
+    return (void)largest, (void)dst, (void)src, (void)n, (void)ahead, 0; \
+  }
+LANES_MOST(16)
+LANES_MOST(32)
+ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) { return (void)dst, (void)src, (void)n, 0; }
+#endif
