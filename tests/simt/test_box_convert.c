@@ -174,6 +174,18 @@ CASE(casts_of_any_shape_have_the_bits_of_single_numbers) {
   }
 }
 
+CASE(casts_take_the_narrower_side_at_every_address) {
+  static const reshard_dtype pairs[][2] = {
+      {RESHARD_F32, RESHARD_BF16}, {RESHARD_F32, RESHARD_F8_E4M3}, {RESHARD_F16, RESHARD_F8_E5M2}};
+  for (int k = 0; k < 3 * 2 * 16; k++) {
+    draw_state = seed = 9900 + (uint64_t)k;
+    const int back = k / 16 % 2, at = k % 16;
+    const reshard_dtype in = pairs[k / 32][back], out = pairs[k / 32][!back];
+    const rs_axis axis = {203, (int64_t)reshard_dtype_size(in), (int64_t)reshard_dtype_size(out)};
+    check_cast(in, out, 1, &axis, back ? at : 0, back ? 0 : at);
+  }
+}
+
 /* Of a matrix of which rows may have a gap, lie one before the other, and begin anywhere. */
 CASE(transposed_casts_have_the_bits_of_single_numbers) {
   for (int k = 0; k < CASES / 8; k++) {
