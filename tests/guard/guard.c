@@ -254,8 +254,8 @@ static void make_directories(char *path) {
   make_directory(path);
 }
 
-/* Another guard with the same directory, of a second ctest in this build, goes first. The lock lasts until this process
- * has removed the file; who has waited for a file that is removed takes the next one. */
+/* Waits for a guard of a second ctest that has the same directory. The lock lasts until its file is removed; a guard
+ * that has waited for a removed file locks the next one of that name. */
 static void wait_for_turn(const char *path) {
   struct stat locked, named;
   for (;;) {
