@@ -147,28 +147,58 @@ static void divide_parts(const oracle_layout *l, int64_t *divisor) {
   }
 }
 
-/* True where every array is a box. */
-static bool has_boxes(const case_side *side) {
+/* The number of the array that index `at` of the dim is in: parts of as many pieces each are one. */
+static int64_t array_at(const oracle_layout *l, int dim, int64_t at) {
+  int64_t array = 0, pieces = 0, end = 0;
+  for (int m = 0; m < l->mesh_ndim && l->kind == RESHARD_LAYOUT_MESH; m++)
+    for (int p = 0; p < l->placement[m].nparts && l->placement[m].dim == dim; p++) {
+      const reshard_part *part = &l->part[m][p];
+      int64_t n = part->pieces > 0 ? rs_min(part->pieces, l->mesh[m]) : l->mesh[m];
+      array += part->size > 0 && end > 0 && end <= at && n != pieces;
+      pieces = part->size > 0 ? n : pieces;
+      end += part->size;
+    }
+  return array;
+}
+
+/* True where what each array has of the region is a box: it has as many elements as what lies around it. */
+static bool has_boxes(const case_side *side, const int64_t *begin, const int64_t *extent) {
   const oracle_layout *l = &side->described;
   bool boxes = true;
-  for (int64_t i = 0; l->kind != RESHARD_LAYOUT_FLAT && i < side->buffers.first[l->world]; i++) {
-    const oracle_buffer *b = &side->buffers.buffer[i];
-    int64_t first[RESHARD_MAX_DIMS], last[RESHARD_MAX_DIMS];
-    if (b->n == 0)
-      continue;
-    find_place(l, b->index[0], first);
-    find_place(l, b->index[b->n - 1], last);
-    for (int d = 0; d < l->ndim; d++)
-      boxes = boxes && last[d] - first[d] == b->shape[d] - 1;
-  }
+  for (int64_t i = 0; l->kind != RESHARD_LAYOUT_FLAT && i < side->buffers.first[l->world]; i++)
+    for (int64_t array = 0, more = 1; more > 0; array++) {
+      const oracle_buffer *b = &side->buffers.buffer[i];
+      int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS] = {0}, n = 0, around = 1;
+      more = 0;
+      for (int64_t k = 0; k < b->n; k++) {
+        int64_t at[RESHARD_MAX_DIMS], number = 0;
+        bool in = true;
+        find_place(l, b->index[k], at);
+        for (int d = 0; d < l->ndim; d++) {
+          number += array_at(l, d, at[d]);
+          in = in && at[d] >= begin[d] && at[d] < begin[d] + extent[d];
+        }
+        more += number > array;
+        if (!in || number != array)
+          continue;
+        for (int d = 0; d < l->ndim; d++) {
+          lo[d] = n > 0 ? rs_min(lo[d], at[d]) : at[d];
+          hi[d] = rs_max(hi[d], at[d] + 1);
+        }
+        n++;
+      }
+      for (int d = 0; d < l->ndim && n > 0; d++)
+        around *= hi[d] - lo[d];
+      boxes = boxes && (n == 0 || n == around);
+    }
   return boxes;
 }
 
-/* Cuts of the side without scales. Those of arrays that are boxes count from the region's begin on; else all of them
- * do, and the begin of the region, too. */
+/* Cuts of the side without scales. Where arrays are boxes in the region, those there count from its begin on; else all
+ * of them do, and the begin of the region, too. */
 static void divide_other(const case_side *side, const int64_t *begin, const int64_t *extent, int64_t *divisor) {
   const int64_t zero[RESHARD_MAX_DIMS] = {0};
-  bool boxes = has_boxes(side);
+  bool boxes = has_boxes(side, begin, extent);
   divide_side(side, boxes ? begin : zero, boxes ? extent : side->described.shape, divisor);
   if (!boxes)
     divide_parts(&side->described, divisor);

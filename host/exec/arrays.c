@@ -264,16 +264,17 @@ static char *view_array(const rs_arrays *arrays, reshard_layout l, bool source, 
   return (char *)(source ? arrays->src[buffer] : arrays->dst[buffer]) + offset * width;
 }
 
-/* Where blocks are counted from a region's begin, an array that is begun before it is seen from there on. */
+/* Where blocks are counted from a region's begin, an array is seen from its first index there on. */
 static void skip_to_region(const rs_class *c, bool source, int64_t rank, int64_t array, rs_view *view) {
   const rs_scaling *s = c->scaling;
+  reshard_layout l = rs_class_layout(c, source);
   for (int a = 0; a < s->space.naxes; a++) {
     int d = source ? s->space.src_dim[a] : s->space.dst_dim[a];
-    reshard_interval first = {0, 0};
-    int64_t n, offset = source ? s->space.src_offset[a] : s->space.dst_offset[a];
-    if (d >= 0 &&
-        reshard_layout_array_intervals(rs_class_layout(c, source), rank, array, d, 0, 1, &first, &n) == RESHARD_SUCCESS)
-      view->at += rs_max(0, offset - first.begin) * view->strides[d];
+    int64_t begin, end, offset = source ? s->space.src_offset[a] : s->space.dst_offset[a];
+    if (d < 0)
+      continue;
+    rs_layout_clip(l, rs_layout_cell(l, rank, array), d, offset, offset + s->space.extent[a], &begin, &end);
+    view->at += begin * view->strides[d];
   }
 }
 

@@ -88,20 +88,23 @@ static reshard_status check_cuts(const char *label, const rs_scaling *s) {
 
 /* --- The other side ----------------------------------------------------------------------------------------------- */
 
-/* The part of an array's dim that is in the region, counted from its begin. Several runs are no box. */
+/* The run of an array's dim that is in the region, counted from its begin. Several are no box. */
 static reshard_status find_run(const rs_scaling *s, int64_t rank, int64_t array, int axis, reshard_interval *run,
                                bool *box) {
-  reshard_interval first = {0, 0};
+  reshard_layout l = layout_of(s, false);
   int d = dim_of(s, axis, false);
-  int64_t n = 0, offset = offset_of(s, axis, false);
-  *run = (reshard_interval){0, 1};
+  int64_t offset = offset_of(s, axis, false);
+  rs_pieces pieces = {0};
+  *run = (reshard_interval){0, d < 0};
   if (d < 0)
     return RESHARD_SUCCESS;
-  RS_TRY(reshard_layout_array_intervals(layout_of(s, false), rank, array, d, 0, 1, &first, &n));
-  *box = *box && n <= 1;
-  run->begin = rs_max(first.begin - offset, 0);
-  run->end = rs_max(run->begin, rs_min(first.end - offset, s->space.extent[axis]));
-  return RESHARD_SUCCESS;
+  reshard_status status =
+      rs_layout_pieces(l, rs_layout_cell(l, rank, array), d, offset, offset + s->space.extent[axis], &pieces);
+  if (pieces.n > 0)
+    *run = (reshard_interval){pieces.at->begin - offset, pieces.at->begin - offset + pieces.at->n};
+  *box = *box && pieces.n <= 1;
+  free(pieces.at);
+  return status;
 }
 
 /* One array as a box of blocks of the region. A run that begins or ends within a block is noted in *cut. */
@@ -113,7 +116,7 @@ static reshard_status find_box(const rs_scaling *s, int64_t rank, int64_t array,
     RS_TRY(find_run(s, rank, array, a, &run[a], &one));
     empty = empty || run[a].begin == run[a].end;
   }
-  *box = *box && (one || empty); /* of several runs, none of which is in the region, nothing travels */
+  *box = *box && (one || empty);
   for (int a = 0; a < s->space.naxes; a++) {
     int d = dim_of(s, a, false);
     int64_t block = s->block[a];

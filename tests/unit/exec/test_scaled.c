@@ -293,7 +293,11 @@ static const scene scenes[] = {
     /* parts of a dim that end within blocks, but on one rank; ranks that have nothing of the region */
     {"mesh(1@2;S0{12,52})", "chunk(0)", SAME(64, 96), BLOCK(8, 8), F32_F32},
     {"chunk(0)", "rank(1)", {64, 96}, {8, 96}, BLOCK(8, 8), PART(4, 0, 8, 96, 0, 0), F32_E8M0},
+    /* arrays of several runs, one of which is in the region: the second, or one beyond the first look */
+    {"cyclic(2x1;10x96)", "rank(1)", {64, 96}, {10, 96}, BLOCK(8, 8), PART(20, 0, 10, 96, 0, 0), F32_F32},
+    {"cyclic(2x1;1x16)", "rank(2)", {200, 16}, {1, 16}, BLOCK(2, 8), PART(141, 0, 1, 16, 0, 0), BF16_F32},
     /* cuts of the other side within blocks */
+    {"cyclic(2x1;10x96)", "rank(1)", {64, 96}, {30, 96}, BLOCK(4, 8), PART(20, 0, 30, 96, 0, 0), F16_F32, .cut = true},
     {"chunk(0)", "chunk(1)", SAME(62, 94), BLOCK(12, 4), F32_F32, .cut = true},
     {"flat(0-3)", "chunk(0)", SAME(62, 90), BLOCK(16, 16), F32_E8M0, .cut = true},
     {"cyclic(2x2;3x5)", "chunk(1)", SAME(62, 94), BLOCK(31, 8), F16_F32, .cut = true},
