@@ -1,7 +1,9 @@
 /* The k-th allocation fails, for every k, in every local call on layouts, communicators, models and rules. */
+#include "base/base.h"
 #include "file/model/model.h"
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/temporary.h"
 
 #include <reshard/file.h>
@@ -87,8 +89,7 @@ static reshard_status query(reshard_layout l, int64_t *sum) {
         *sum += count * (d + 1) + info.shape[d] * 7;
       }
     }
-    if (status == RESHARD_SUCCESS)
-      status = reshard_layout_buffer_count(l, rank, &buffers);
+    RS_THEN(status, reshard_layout_buffer_count(l, rank, &buffers));
     for (int64_t b = 0; b < buffers && status == RESHARD_SUCCESS; b++) {
       status = reshard_layout_buffer_elements(l, rank, b, &elements);
       *sum += elements * 3;
@@ -96,8 +97,7 @@ static reshard_status query(reshard_layout l, int64_t *sum) {
   }
   char text[16384];
   size_t needed = 0;
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_print(l, text, sizeof text, &needed);
+  RS_THEN(status, reshard_layout_print(l, text, sizeof text, &needed));
   *sum += (int64_t)needed;
   return status;
 }
@@ -296,7 +296,7 @@ static bool good_memory(const fault_output *out, const void *with) {
 static void drop_memory(fault_output *out) { (void)reshard_comm_free(made_comms[0], out->object); }
 
 CASE(test_comm_memory) {
-  assert_int_equal(reshard_comm_create_local(1, NULL, made_comms), RESHARD_SUCCESS);
+  GOOD(reshard_comm_create_local(1, NULL, made_comms));
   assert_true(fault_local_run(&(fault_local){"comm_alloc", make_memory, good_memory, drop_memory, NULL}) >= 1);
   reshard_comm_destroy(made_comms[0]);
 }
@@ -446,8 +446,7 @@ static reshard_status match_and_world(fault_output *out, const void *with) {
   const char *layout;
   int64_t line, world;
   reshard_status status = reshard_rules_match(c->rules, "layers.12.attention.k", &layout, &line);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_rules_world(c->rules, &world);
+  RS_THEN(status, reshard_rules_world(c->rules, &world));
   if (status == RESHARD_SUCCESS)
     out->number = line == 4 && world == 8;
   return status;
@@ -487,8 +486,7 @@ static reshard_status check_and_use(fault_output *out, const void *with) {
   const blocks_case *c = with;
   int64_t tensors = 0;
   reshard_status status = reshard_rules_check(c->rules, c->model, 3);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_rules_use(c->rules, c->model, count_rule, &tensors);
+  RS_THEN(status, reshard_rules_use(c->rules, c->model, count_rule, &tensors));
   if (status == RESHARD_SUCCESS)
     out->number = tensors == 4;
   return status;
@@ -499,7 +497,7 @@ CASE(rules_of_blocks_survive_any_failed_allocation) {
   static const int64_t shapes[4][2] = {{12, 8}, {6, 4}, {3, 3}, {6, 5}};
   blocks_case c;
   assert_int_equal(reshard_rules_parse("blocks _inv 2x2\na* chunk(0)\n* mesh(tp;S0)\n", NULL, &c.rules), 0);
-  assert_int_equal(rs_model_new(&c.model), RESHARD_SUCCESS);
+  GOOD(rs_model_new(&c.model));
   for (int i = 0; i < 4; i++)
     assert_int_equal(rs_model_add(c.model, "test", names[i], strlen(names[i]), RESHARD_F32, 2, shapes[i]), 0);
   assert_true(fault_local_run(&(fault_local){"rules_check, rules_use", check_and_use, one, NULL, &c}) >= 12);
@@ -515,7 +513,7 @@ CASE(rules_survive_any_failed_allocation) {
   char path[2 * TEMPORARY_PATH];
   snprintf(path, sizeof path, "%s", in_directory("some.rules"));
   rules_case c = {NULL, text, NULL}, from_file = {path, NULL, NULL};
-  assert_int_equal(reshard_rules_parse(text, NULL, &c.rules), RESHARD_SUCCESS);
+  GOOD(reshard_rules_parse(text, NULL, &c.rules));
   assert_true(fault_local_run(&(fault_local){"rules_parse", make_rules, good_rules, drop_rules, &c}) >= 2);
   assert_true(fault_local_run(&(fault_local){"rules_load", make_rules, good_rules, drop_rules, &from_file}) >= 3);
   assert_true(fault_local_run(&(fault_local){"rules_layout", rule_layout, good_rule_layout, drop_layout, &c}) >= 1);

@@ -1,6 +1,7 @@
 /* The k-th allocation fails, for every k, while maps are read, loaded and applied. */
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 
 #include "file/map/dtypes.h"
 #include "file/map/line.h"
@@ -31,7 +32,7 @@ typedef struct map_case {
 
 static reshard_model make_source(void) {
   reshard_model model;
-  assert_int_equal(rs_model_new(&model), RESHARD_SUCCESS);
+  GOOD(rs_model_new(&model));
   char name[64];
   for (int i = 0; i < 12; i++) {
     static const struct {
@@ -41,17 +42,15 @@ static reshard_model make_source(void) {
     } parts[] = {{"q", 2, {4, 3}}, {"k", 2, {2, 3}}, {"rotary", 1, {5}}, {"norm", 1, {3}}};
     for (int p = 0; p < 4; p++) {
       snprintf(name, sizeof name, "layers.%d.%s", i, parts[p].name);
-      assert_int_equal(rs_model_add(model, "test", name, strlen(name), RESHARD_BF16, parts[p].ndim, parts[p].shape),
-                       RESHARD_SUCCESS);
+      GOOD(rs_model_add(model, "test", name, strlen(name), RESHARD_BF16, parts[p].ndim, parts[p].shape));
     }
     for (int e = 0; e < 11; e++) {
       snprintf(name, sizeof name, "layers.%d.experts.%d.w", i, e);
-      assert_int_equal(rs_model_add(model, "test", name, strlen(name), RESHARD_BF16, 2, (int64_t[]){2, 3}),
-                       RESHARD_SUCCESS);
+      GOOD(rs_model_add(model, "test", name, strlen(name), RESHARD_BF16, 2, (int64_t[]){2, 3}));
     }
   }
-  assert_int_equal(rs_model_add(model, "test", "fused", 5, RESHARD_F32, 2, (int64_t[]){2, 3}), RESHARD_SUCCESS);
-  assert_int_equal(rs_model_add(model, "test", "n", 1, RESHARD_F32, 1, (int64_t[]){40}), RESHARD_SUCCESS);
+  GOOD(rs_model_add(model, "test", "fused", 5, RESHARD_F32, 2, (int64_t[]){2, 3}));
+  GOOD(rs_model_add(model, "test", "n", 1, RESHARD_F32, 1, (int64_t[]){40}));
   return model;
 }
 
@@ -172,10 +171,9 @@ CASE(maps_survive_any_failed_allocation) {
   c.wanted = c.source;
   c.regions = c.source->tensors.n;
   run_map_case(&c);
-  assert_int_equal(rs_names_reserve(&c.names, c.regions), RESHARD_SUCCESS);
+  GOOD(rs_names_reserve(&c.names, c.regions));
   for (int64_t i = 0, number; i < c.regions; i++)
-    assert_int_equal(rs_names_put(&c.names, rs_model_name(c.source, i), strlen(rs_model_name(c.source, i)), &number),
-                     RESHARD_SUCCESS);
+    GOOD(rs_names_put(&c.names, rs_model_name(c.source, i), strlen(rs_model_name(c.source, i)), &number));
   assert_true(fault_local_run(&(fault_local){"choose_dtypes", choose_dtypes, good_count, NULL, &c}) >= 5);
   c.blocks = (reshard_blocks){2, 2, RESHARD_F32};
   assert_true(fault_local_run(&(fault_local){"choose_blocks", choose_dtypes, good_count, NULL, &c}) >= 6);

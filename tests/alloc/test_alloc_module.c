@@ -1,9 +1,11 @@
 /* The k-th allocation fails, for every k: filling and walking modules, roots, renaming keys; and, on one rank or on
  * any, the sync of tensors and of a module: all ranks get the same error, nothing leaks, the next call succeeds.
  * Checking that all ranks have the same tensors allocates nothing. */
+#include "base/base.h"
 #include "support/fault.h"
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/state_dict.h>
@@ -11,8 +13,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define GOOD(call) assert_int_equal(call, RESHARD_SUCCESS)
 
 enum { RANKS = 3, LAYERS = 5 };
 
@@ -89,10 +89,8 @@ static bool good_fill(const fault_output *out, const void *with) { return counte
 static reshard_status replace(fault_output *out, const void *with) {
   reshard_module layer = NULL;
   reshard_status status = reshard_module_get_child(dry, "layer0", &layer);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_module_set_parameter(layer, "weight", dry_tensor);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_module_set_child(layer, "inner", (reshard_module)with);
+  RS_THEN(status, reshard_module_set_parameter(layer, "weight", dry_tensor));
+  RS_THEN(status, reshard_module_set_child(layer, "inner", (reshard_module)with));
   if (status == RESHARD_SUCCESS)
     out->number = 1;
   return status;

@@ -1,5 +1,6 @@
 /* The k-th allocation fails, for every k, in making, reversing and asking plans: of entries of all pairs of kinds, with
  * regions, permutations, replicas, node maps and workspace limits. */
+#include "base/base.h"
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
@@ -77,10 +78,8 @@ static reshard_status info_ask(fault_output *out, const void *with) {
   static char text[1 << 20];
   size_t bytes = 0, needed[2] = {0, 0};
   reshard_status status = reshard_plan_workspace(c->plan, &bytes);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_explain(c->plan, RESHARD_TEXT, text, sizeof text, &needed[0]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_explain(c->plan, RESHARD_JSON, text, sizeof text, &needed[1]);
+  RS_THEN(status, reshard_plan_explain(c->plan, RESHARD_TEXT, text, sizeof text, &needed[0]));
+  RS_THEN(status, reshard_plan_explain(c->plan, RESHARD_JSON, text, sizeof text, &needed[1]));
   if (status == RESHARD_SUCCESS)
     out->number = (int64_t)(bytes + 1000003 * needed[0] + 1000033 * needed[1]);
   return status;

@@ -1,7 +1,9 @@
 /* The k-th allocation fails, for every k, in every call on trees: nothing is left of what failed, and what was there is
  * as it was. */
+#include "base/base.h"
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/trees.h"
 
 #include <stdio.h>
@@ -45,10 +47,10 @@ static reshard_status tree_fill(fault_output *out, const void *with) {
   assert_int_equal(reshard_tree_count(s), n);
   for (int64_t i = 0; i < n; i++) {
     const char *key;
-    assert_int_equal(reshard_tree_child(s, i, &key, &child), RESHARD_SUCCESS);
+    GOOD(reshard_tree_child(s, i, &key, &child));
     assert_true((key != NULL) == dict);
     if (dict)
-      assert_int_equal(reshard_tree_find(s, key, &child), RESHARD_SUCCESS);
+      GOOD(reshard_tree_find(s, key, &child));
   }
   if (status == RESHARD_SUCCESS)
     out->object = s;
@@ -66,12 +68,12 @@ static void set_up(chain *x) {
   reshard_tree *const all[4] = {&x->a, &x->b, &x->c, &x->d};
   reshard_tree leaf;
   for (int i = 0; i < 4; i++)
-    assert_int_equal(reshard_tree_dict(all[i]), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_int(5, &leaf), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_set(x->c, "e.f", leaf), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_set(x->b, "c", x->c), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_set(x->a, "b", x->b), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_set(x->d, "a", x->a), RESHARD_SUCCESS);
+    GOOD(reshard_tree_dict(all[i]));
+  GOOD(reshard_tree_int(5, &leaf));
+  GOOD(reshard_tree_set(x->c, "e.f", leaf));
+  GOOD(reshard_tree_set(x->b, "c", x->c));
+  GOOD(reshard_tree_set(x->a, "b", x->b));
+  GOOD(reshard_tree_set(x->d, "a", x->a));
   reshard_tree_release(leaf);
 }
 
@@ -169,10 +171,8 @@ static reshard_status fill_set(fault_output *out, const void *with) {
     return status;
   status = reshard_tree_append(s, leaf);
   assert_int_equal(reshard_tree_count(s), status == RESHARD_SUCCESS);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_append(s, leaf);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_dict(&d);
+  RS_THEN(status, reshard_tree_append(s, leaf));
+  RS_THEN(status, reshard_tree_dict(&d));
   if (status == RESHARD_SUCCESS) {
     status = reshard_tree_set_int(d, -3, s);
     assert_int_equal(reshard_tree_count(d), status == RESHARD_SUCCESS);
@@ -216,8 +216,8 @@ static reshard_tree sample(void) {
   set(set(root, "low", reshard_tree_retain(low)), "deep", deep);
   set(root, "s", set(structure("S"), "low", low));
   reshard_tree numbers = dict(), members = NULL, leaf = integer(40);
-  assert_int_equal(reshard_tree_set_int(numbers, 5, leaf), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_create_set(&members), RESHARD_SUCCESS);
+  GOOD(reshard_tree_set_int(numbers, 5, leaf));
+  GOOD(reshard_tree_create_set(&members));
   append(append(append(members, leaf), text("m")), integer(41));
   set(set(root, "numbers", numbers), "members", members);
   return set(root, "p", packed(tensor, 2, sizes));
@@ -265,14 +265,14 @@ static bool tensors_well(const fault_output *out, const void *with) {
 /* A mapped dict whose names are the other's until it is filled: then a copy of them is. */
 static reshard_status fill_mapped(fault_output *out, const void *with) {
   reshard_tree mapped, child, copied = NULL;
-  assert_int_equal(reshard_tree_child((reshard_tree)with, 0, NULL, &child), RESHARD_SUCCESS);
+  GOOD(reshard_tree_child((reshard_tree)with, 0, NULL, &child));
   reshard_status status = reshard_tree_map_tensors(child, change_tensor, NULL, &mapped);
   if (status != RESHARD_SUCCESS)
     return status;
   status = reshard_tree_set(mapped, "new", child);
   assert_int_equal(reshard_tree_count(mapped), status == RESHARD_SUCCESS ? 3 : 2);
   assert_int_equal(reshard_tree_count(child), 2);
-  assert_int_equal(reshard_tree_find(mapped, "again", &copied), RESHARD_SUCCESS);
+  GOOD(reshard_tree_find(mapped, "again", &copied));
   if (status == RESHARD_SUCCESS)
     out->object = mapped;
   else
@@ -335,7 +335,7 @@ static reshard_status print(fault_output *out, const void *with) {
 CASE(calls_on_trees_survive_any_failed_allocation) {
   reshard_tree tree = sample(), other;
   rebuild r = {.tree = tree};
-  assert_int_equal(reshard_tree_flatten(tree, &r.flat), RESHARD_SUCCESS);
+  GOOD(reshard_tree_flatten(tree, &r.flat));
   memcpy(r.leaves, r.flat->leaves, sizeof r.leaves);
   r.leaves[1] = r.leaves[0];
   assert_true(fault_local_run(&(fault_local){"map", map, mapped_well, tree_drop, tree}) > 45);
@@ -346,8 +346,8 @@ CASE(calls_on_trees_survive_any_failed_allocation) {
   assert_true(fault_local_run(&(fault_local){"print", print, is_equal, NULL, tree}) > 8);
   /* Equal, and other containers where there was a change: the leaves are the first one's again. */
   reshard_tree both[2] = {tree, NULL};
-  assert_int_equal(reshard_tree_map(tree, leaf_change, NULL, &other), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_rebuild(other, r.flat->n, r.flat->leaves, &both[1]), RESHARD_SUCCESS);
+  GOOD(reshard_tree_map(tree, leaf_change, NULL, &other));
+  GOOD(reshard_tree_rebuild(other, r.flat->n, r.flat->leaves, &both[1]));
   assert_true(both[1] != tree);
   assert_true(fault_local_run(&(fault_local){"equal", compare_trees, is_equal, NULL, both}) >= 1);
   reshard_tree_release(both[1]);
@@ -397,8 +397,7 @@ static reshard_status pack_unpack(fault_output *out, const void *with) {
   const arguments *a = with;
   reshard_tree values = NULL, names = NULL, args = NULL, kwargs = NULL;
   reshard_status status = reshard_tree_pack_kwargs(a->args, a->kwargs, &values, &names);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_unpack_kwargs(values, names, &args, &kwargs);
+  RS_THEN(status, reshard_tree_unpack_kwargs(values, names, &args, &kwargs));
   assert_true((args != NULL) == (status == RESHARD_SUCCESS) && (kwargs != NULL) == (args != NULL));
   if (status == RESHARD_SUCCESS)
     out->object = kwargs;

@@ -1,4 +1,5 @@
 /* One case: the source is written naively, the library converts it, and the target is looked at from both sides. */
+#include "base/base.h"
 #include "file/map/line.h"
 #include "file/move/move.h"
 #include "random/file_case.h"
@@ -165,8 +166,7 @@ static reshard_status convert_case(const file_case *c, const char *in, const cha
     status = reshard_rules_parse(c->dst_rules, "dst", &o.dst_rules);
   if (status == RESHARD_SUCCESS && c->map != NULL)
     status = reshard_map_parse(c->map, "map", &o.map);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_convert(in, out, &o, report);
+  RS_THEN(status, reshard_convert(in, out, &o, report));
   reshard_rules_free(o.src_rules);
   reshard_rules_free(o.dst_rules);
   reshard_map_free(o.map);
@@ -263,10 +263,8 @@ static bool check_map(const file_case *c, rs_text *why) {
     const naive_tensor *t = &c->src.at[i];
     status = rs_model_add(source, "naive", t->name, strlen(t->name), t->dtype, t->ndim, t->shape);
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_map_parse(c->map, "map", &map);
-  if (status == RESHARD_SUCCESS)
-    status = rs_map_apply(map, source, &target, &regions);
+  RS_THEN(status, reshard_map_parse(c->map, "map", &map));
+  RS_THEN(status, rs_map_apply(map, source, &target, &regions));
   bool right = status == RESHARD_SUCCESS || failed_step(why, "rs_map_apply");
   for (int64_t i = 0; i < reshard_model_count(target); i++) {
     reshard_model_tensor t;

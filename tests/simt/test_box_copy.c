@@ -2,6 +2,7 @@
  * of tiles, several programs in one launch. Each allocation that kernels see is exact, so that an access out of bounds
  * is one for the sanitizer as well. */
 #include "device/cuda/tiles.h"
+#include "support/fixtures/expect.h"
 #include "support/oracles/box_copy.h"
 
 #include "executor/probes.h"
@@ -96,8 +97,7 @@ static void add_box(program *p, const box *b) {
   p->dst[p->n] = dst;
   p->want[p->n] = want;
   p->n++;
-  assert_int_equal(rs_copies_add(&p->copies, src + b->src, dst + b->dst, b->element, b->naxes, b->axes),
-                   RESHARD_SUCCESS);
+  GOOD(rs_copies_add(&p->copies, src + b->src, dst + b->dst, b->element, b->naxes, b->axes));
 }
 
 static void note_hits(const program *p) {
@@ -119,7 +119,7 @@ static void note_hits(const program *p) {
 }
 
 static void program_make(program *p, const rs_box_policy *policy) {
-  assert_int_equal(rs_box_tables_make(&p->tables, &p->copies, policy), RESHARD_SUCCESS);
+  GOOD(rs_box_tables_make(&p->tables, &p->copies, policy));
   int64_t bytes = rs_box_tables_bytes(&p->tables);
   p->memory = malloc((size_t)bytes + 1);
   rs_box_tables_write(&p->tables, p->memory, p->memory, p->part);
@@ -371,9 +371,8 @@ CASE(rows_between_each_other) {
       rs_copies_clear(&p.copies);
       int64_t first = below(3) == 0 ? below(k) : 0; /* ranks may begin with their own */
       for (int64_t i = first, left = k; left > 0; left--, i = (i + 1) % k)
-        assert_int_equal(rs_copies_add(&p.copies, p.src[0] + b.src + i * b.axes[0].src,
-                                       p.dst[0] + b.dst + i * b.axes[0].dst, element, 2, b.axes + 1),
-                         RESHARD_SUCCESS);
+        GOOD(rs_copies_add(&p.copies, p.src[0] + b.src + i * b.axes[0].src, p.dst[0] + b.dst + i * b.axes[0].dst,
+                           element, 2, b.axes + 1));
     }
     rs_box_policy policy = random_policy();
     program_make(&p, &policy);

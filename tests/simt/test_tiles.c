@@ -1,5 +1,6 @@
 /* The tables of the box copy kernels: which bytes share a tile, what tiles share, and limits. Nothing is copied. */
 #include "device/cuda/tiles.h"
+#include "support/fixtures/expect.h"
 
 #include "support/fixtures/draw.h"
 
@@ -54,10 +55,8 @@ static void check_sectors(int64_t run, int64_t k, int64_t leap, bool parts) {
   t.base = from;
   rs_axis axes[3] = {{k, run, m * run}, {m, leap, run}, {run, 1, 1}};
   for (int64_t i = 0; i < places; i++)
-    assert_int_equal(
-        rs_copies_add(&copies, from + i * run, to + i * m * run, 1, parts ? 2 : 3, parts ? axes + 1 : axes),
-        RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){8, false, 0, 0, 0}), RESHARD_SUCCESS);
+    GOOD(rs_copies_add(&copies, from + i * run, to + i * m * run, 1, parts ? 2 : 3, parts ? axes + 1 : axes));
+  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){8, false, 0, 0, 0}));
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     for (int64_t i = 0; i < tables.tile[c].n; i++) {
       touch_tile(&t, &tables, c, &tables.tile[c].at[i]);
@@ -126,9 +125,8 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   rs_box_tables tables = {0};
   const int64_t terabyte = (int64_t)1 << 40, base = (int64_t)1 << 45;
   rs_axis rows[2] = {{5, -terabyte, terabyte / 2}, {terabyte / 64, 1, 1}};
-  assert_int_equal(rs_copies_add(&copies, (char *)(base + 4 * terabyte), (char *)(2 * base), 1, 2, rows),
-                   RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}), RESHARD_SUCCESS);
+  GOOD(rs_copies_add(&copies, (char *)(base + 4 * terabyte), (char *)(2 * base), 1, 2, rows));
+  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}));
   int64_t bytes = 0, previous = 0;
   for (int64_t i = 0; i < tables.tile[RS_BOX_ROWS].n; i++) {
     const rs_box_tile *tile = &tables.tile[RS_BOX_ROWS].at[i];
@@ -141,7 +139,7 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   assert_int_equal(bytes, copies.bytes);
   rs_copies_clear(&copies);
   rs_axis many[2] = {{(int64_t)1 << 36, 1 << 21, 1 << 21}, {1 << 20, 1, 1}};
-  assert_int_equal(rs_copies_add(&copies, (char *)base, (char *)(2 * base), 1, 2, many), RESHARD_SUCCESS);
+  GOOD(rs_copies_add(&copies, (char *)base, (char *)(2 * base), 1, 2, many));
   assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}),
                    RESHARD_ERROR_UNSUPPORTED);
   rs_copies_free(&copies);
@@ -156,8 +154,8 @@ CASE(transposed_casts_are_boxes_along_the_lines_of_both_sides) {
       {ROWS, 4, TIMES * COLUMNS * 2}, {TIMES, (ROWS * COLUMNS + 4) * 4, COLUMNS * 2}, {COLUMNS, ROWS * 4, 2}};
   rs_copies copies = {0};
   rs_box_tables tables = {0};
-  assert_int_equal(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, 3, axes), RESHARD_SUCCESS);
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}), RESHARD_SUCCESS);
+  GOOD(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, 3, axes));
+  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}));
   int64_t turned = 0, boxes = 0;
   for (int64_t i = 0; i < tables.tile[RS_BOX_CONVERTS].n; i++) {
     const rs_box_shape *shape = &tables.shape.at[tables.tile[RS_BOX_CONVERTS].at[i].shape];
@@ -193,11 +191,9 @@ CASE(casts_beyond_the_tables_are_refused_with_the_numbers) {
   for (int i = 0; i < 2; i++) {
     rs_copies copies = {0};
     rs_box_tables tables = {0};
-    assert_int_equal(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, cases[i].n, cases[i].axes),
-                     RESHARD_SUCCESS);
-    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}),
-                     RESHARD_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(reshard_last_error(), cases[i].text));
+    GOOD(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, cases[i].n, cases[i].axes));
+    FAILS_WITH(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}), RESHARD_ERROR_UNSUPPORTED,
+               cases[i].text);
     rs_copies_free(&copies);
     rs_box_tables_free(&tables);
   }
@@ -210,10 +206,10 @@ CASE(shapes_are_shared) {
   for (int64_t i = 0; i < 3000; i++) {
     rs_axis rows[3] = {{4 + i % 5, 4096, 2048}, {3, 1024, 512}, {100 + i % 50, 1, 1}};
     char *at = (char *)(i << 20);
-    assert_int_equal(rs_copies_add(&copies, at + 4096, at + 4096, 1, 3, rows), RESHARD_SUCCESS);
+    GOOD(rs_copies_add(&copies, at + 4096, at + 4096, 1, 3, rows));
   }
   for (int again = 0; again < 2; again++) {
-    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0, 0}), RESHARD_SUCCESS);
+    GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0, 0}));
     assert_int_equal(tables.shape.n, 50);
     assert_int_equal(tables.tile[RS_BOX_ROWS].n, 3000);
   }
@@ -231,7 +227,7 @@ static void add_rows(rs_copies *copies, const int64_t *rows, char *to) {
   for (int64_t k = 0; k < DEALT; k++) {
     const rs_axis axes[2] = {{rows[k], 2 * ROW, ROW}, {ROW, 1, 1}};
     copies->peer = peers[k];
-    assert_int_equal(rs_copies_add(copies, (char *)((int64_t)peers[k] << 40), to, 1, 2, axes), RESHARD_SUCCESS);
+    GOOD(rs_copies_add(copies, (char *)((int64_t)peers[k] << 40), to, 1, 2, axes));
     to += rows[k] * ROW;
   }
 }
@@ -247,7 +243,7 @@ static void order_rows(bool deal, bool bulk, int64_t entries, char *order) {
   for (int64_t e = 0; e < entries; e++)
     add_rows(&copies, rows[e], to + e * PITCH * ROW);
   for (int again = 0; again < 2; again++)
-    assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, bulk, ROW, 1, 0}), RESHARD_SUCCESS);
+    GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, bulk, ROW, 1, 0}));
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     assert_int_equal(tables.tile[c].n, c == class ? total : 0);
   for (int64_t i = 0; i < total; i++) {

@@ -2,6 +2,7 @@
  * processes of one rank, a process that gives up, one that never comes. */
 #include "bench/launch/processes.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -286,34 +287,33 @@ static void clear_environment(void) {
 CASE(environment_tells_processes_or_the_variable_that_is_wrong) {
   reshard_rendezvous r = RESHARD_RENDEZVOUS_DEFAULTS, first = {.size = 1};
   clear_environment();
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   assert_true(r.n == 1 && r.rank == 0 && r.local_n == 1);
   setenv("RANK", "5", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "RANK is set and WORLD_SIZE is not"));
+  FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID, "RANK is set and WORLD_SIZE is not");
   setenv("WORLD_SIZE", "8", 1);
   setenv("LOCAL_WORLD_SIZE", "4", 1);
   setenv("LOCAL_RANK", "1", 1);
   setenv("MASTER_ADDR", "there", 1);
   setenv("MASTER_PORT", "65535", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "MASTER_PORT=65535: a number from 1 to 65534 is expected"));
+  FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
+             "MASTER_PORT=65535: a number from 1 to 65534 is expected");
   setenv("MASTER_PORT", "29500", 1);
   setenv("RESHARD_TIMEOUT_MS", "1234", 1);
   setenv("TORCHELASTIC_RUN_ID", "run", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   assert_true(r.n == 8 && r.rank == 5 && r.local_n == 4 && r.local_rank == 1 && r.port == 29501 &&
               r.timeout_ms == 1234);
   assert_string_equal(r.address, "there");
   assert_string_equal(r.job, "run");
   setenv("LOCAL_RANK", "4", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "LOCAL_RANK=4, and 4 processes on this node by LOCAL_WORLD_SIZE"));
+  FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
+             "LOCAL_RANK=4, and 4 processes on this node by LOCAL_WORLD_SIZE");
   setenv("LOCAL_RANK", "3", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   unsetenv("LOCAL_RANK"); /* RANK is 5 */
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "LOCAL_WORLD_SIZE is set and LOCAL_RANK is not"));
+  FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
+             "LOCAL_WORLD_SIZE is set and LOCAL_RANK is not");
   clear_environment();
   setenv("SLURM_PROCID", "3", 1);
   setenv("SLURM_NTASKS", "4", 1);
@@ -321,7 +321,7 @@ CASE(environment_tells_processes_or_the_variable_that_is_wrong) {
   setenv("SLURM_STEP_ID", "0", 1);
   assert_int_equal(reshard_rendezvous_from_environment(&first), RESHARD_ERROR_INVALID); /* its size is not set */
   first = r;
-  assert_int_equal(reshard_rendezvous_from_environment(&first), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&first));
   assert_true(first.n == 4 && first.rank == 3 && first.local_n == 4 && first.local_rank == 3);
   assert_string_equal(first.address, "127.0.0.1");
   setenv("SLURM_STEP_NUM_NODES", "2", 1);
@@ -329,35 +329,34 @@ CASE(environment_tells_processes_or_the_variable_that_is_wrong) {
   setenv("SLURM_NTASKS_PER_NODE", "2", 1);
   setenv("SLURM_STEP_NODELIST", "node[07-08,11],other", 1);
   setenv("SLURM_STEP_ID", "1", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   assert_true(r.local_n == 2 && r.local_rank == 1 && r.port != first.port); /* steps of one job do not meet */
   assert_string_equal(r.address, "node07");
   setenv("SLURM_STEP_NODELIST", "other,node[07-08]", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   assert_string_equal(r.address, "other");
   setenv("SLURM_LOCALID", "2", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "SLURM_LOCALID=2, and 2 processes on this node by "
-                                               "SLURM_NTASKS_PER_NODE"));
+  FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
+             "SLURM_LOCALID=2, and 2 processes on this node by "
+             "SLURM_NTASKS_PER_NODE");
   setenv("SLURM_NODEID", "1", 1);
   setenv("SLURM_STEP_TASKS_PER_NODE", "1,3", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   assert_true(r.local_n == 3 && r.local_rank == 2);
   setenv("SLURM_STEP_TASKS_PER_NODE", "3(x2),1", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS);
+  GOOD(reshard_rendezvous_from_environment(&r));
   assert_true(r.local_n == 3 && r.local_rank == 2);
   setenv("SLURM_NODEID", "2", 1);
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "SLURM_LOCALID=2, and 1 processes on this node by "
-                                               "SLURM_STEP_TASKS_PER_NODE"));
+  FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
+             "SLURM_LOCALID=2, and 1 processes on this node by "
+             "SLURM_STEP_TASKS_PER_NODE");
   for (const char *const *bad = (const char *const[]){"", "x", "2(x", "2(x0)", "2;1", "1", NULL}; *bad != NULL; bad++) {
     setenv("SLURM_STEP_TASKS_PER_NODE", *bad, 1);
-    assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);
-    assert_non_null(strstr(reshard_last_error(), "SLURM_STEP_TASKS_PER_NODE="));
+    FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID, "SLURM_STEP_TASKS_PER_NODE=");
   }
   unsetenv("SLURM_STEP_TASKS_PER_NODE");
   unsetenv("SLURM_NTASKS_PER_NODE");
-  assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_SUCCESS); /* as far as that is known */
+  GOOD(reshard_rendezvous_from_environment(&r)); /* as far as that is known */
   assert_true(r.local_n == 3 && r.local_rank == 2);
   setenv("SLURM_PROCID", "4", 1);
   assert_int_equal(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID);

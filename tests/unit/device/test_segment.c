@@ -3,6 +3,7 @@
 #include "device/handle.h"
 #include "device/memory/pool.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/processes/children.h"
 
 #include <reshard/tensor.h>
@@ -13,12 +14,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define GOOD(call) \
-  do { \
-    if ((call) != RESHARD_SUCCESS) \
-      fail_msg("%s", reshard_last_error()); \
-  } while (0)
 
 static int file_fd;
 
@@ -230,8 +225,7 @@ CASE(wrong_options_of_shared_devices_are_refused) {
   options.shared = 1;
   const reshard_allocator allocator = {alloc_nothing, free_nothing, NULL};
   options.allocator = &allocator;
-  assert_int_equal(reshard_device_create("cpu", &options, &device), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "allocator"));
+  FAILS_WITH(reshard_device_create("cpu", &options, &device), RESHARD_ERROR_INVALID, "allocator");
 }
 
 /* A child of fork has copies: what it writes and frees is not its parent's. */

@@ -3,6 +3,7 @@
 #include "comm/comm.h"
 #include "support/devices/late.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/stream_ways.h"
@@ -171,23 +172,20 @@ CASE(devices_of_a_communicator_are_of_one_type) {
   reshard_device given[DEVICES + 1], cpu;
   reshard_comm comms[3];
   late_open(DEVICES, 1, given);
-  assert_int_equal(reshard_device_create("cpu", NULL, &cpu), RESHARD_SUCCESS);
+  GOOD(reshard_device_create("cpu", NULL, &cpu));
   reshard_local_options o = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = given, .ndevices = 2};
   given[1] = cpu;
-  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "devices of two types: 0 is late, 1 is cpu");
+  BAD(reshard_comm_create_local(3, &o, comms), "devices of two types: 0 is late, 1 is cpu");
   given[1] = NULL;
-  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "device 1 of 2 is NULL");
+  BAD(reshard_comm_create_local(3, &o, comms), "device 1 of 2 is NULL");
   o.ndevices = -1;
   assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
   o.ndevices = 2;
   o.devices = NULL;
-  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "2 devices, list NULL");
+  BAD(reshard_comm_create_local(3, &o, comms), "2 devices, list NULL");
   o.devices = given;
   given[0] = given[1] = cpu; /* kept: the caller's reference may go */
-  assert_int_equal(reshard_comm_create_local(3, &o, comms), RESHARD_SUCCESS);
+  GOOD(reshard_comm_create_local(3, &o, comms));
   reshard_device_release(cpu);
   for (int r = 0; r < 3; r++) {
     assert_ptr_equal(comms[r]->device, cpu->device);

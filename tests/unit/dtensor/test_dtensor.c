@@ -1,6 +1,7 @@
 /* DTensors: how they are made, moved and looked at, and what is refused. */
 #include "bench/cli/util.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <reshard/dtensor.h>
@@ -383,7 +384,7 @@ CASE(test_local_refused) {
           "reshard_dtensor_redistribute: -1 tensors, list NULL");
   REFUSED(reshard_dtensor_redistribute(1, &tensor, &at.placing, NULL, &tensor),
           "reshard_dtensor_redistribute: tensor 0 is NULL");
-  assert_int_equal(reshard_dtensor_redistribute(0, NULL, NULL, NULL, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_dtensor_redistribute(0, NULL, NULL, NULL, NULL));
   /* Ranks outside of the mesh tell the dtype. */
   reshard_placing outside = {foreign, at.placements, NULL};
   REFUSED(reshard_dtensor_from_local(p.sharders[0], &outside, NULL, 2, shape, 0, &tensor),
@@ -392,21 +393,19 @@ CASE(test_local_refused) {
   reshard_shard shard;
   CLI_TRY("outside: ", reshard_dtensor_empty(p.sharders[0], &outside, 2, shape, &f32, NULL, &tensor));
   assert_null(reshard_dtensor_local(tensor));
-  assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_dtensor_local_box: rank 0 is outside of the mesh 2@1-2");
-  assert_int_equal(reshard_dtensor_shard_metadata(tensor, &shard), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_dtensor_shard_metadata: rank 0 is outside of the mesh 2@1-2");
-  assert_int_equal(reshard_dtensor_box_for(tensor, 2, &box), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_dtensor_box_for: part 2, the mesh 2@1-2 has 2 ranks");
-  assert_int_equal(reshard_dtensor_box_for(tensor, 1, &box), RESHARD_SUCCESS);
+  BAD(reshard_dtensor_local_box(tensor, &box), "reshard_dtensor_local_box: rank 0 is outside of the mesh 2@1-2");
+  BAD(reshard_dtensor_shard_metadata(tensor, &shard),
+      "reshard_dtensor_shard_metadata: rank 0 is outside of the mesh 2@1-2");
+  BAD(reshard_dtensor_box_for(tensor, 2, &box), "reshard_dtensor_box_for: part 2, the mesh 2@1-2 has 2 ranks");
+  GOOD(reshard_dtensor_box_for(tensor, 1, &box));
   assert_true(box.offset[0] == 3 && box.extent[0] == 2 && box.offset[1] == 0 && box.extent[1] == 4);
   reshard_dtensor_release(tensor);
   tensor = NULL;
   at.placements[0] = (reshard_placement){.kind = RESHARD_PLACEMENT_STRIDED_SHARD, .dim = 0, .split_factor = 2};
   at.order[0] = 0;
   CLI_TRY("strided: ", reshard_dtensor_empty(s, &at.placing, 2, shape, &f32, NULL, &tensor));
-  assert_int_equal(reshard_dtensor_local_box(tensor, &box), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_dtensor_local_box: the part of rank 1 is no box: it has 2 boxes");
+  BAD(reshard_dtensor_local_box(tensor, &box),
+      "reshard_dtensor_local_box: the part of rank 1 is no box: it has 2 boxes");
   reshard_dtensor_release(tensor);
   reshard_dtensor_release(NULL);
   reshard_tensor_release(local);

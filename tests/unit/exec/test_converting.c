@@ -122,8 +122,7 @@ static void move_matrix(move *w, int64_t r) {
   reshard_comm_stats before = {0}, after = {0};
   reshard_status status = reshard_transfer_create(plan, w->comms[r], &arrays, &options, &transfer);
   reshard_comm_get_stats(w->comms[r], &before);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_execute(transfer, NULL);
+  RS_THEN(status, reshard_execute(transfer, NULL));
   rank_result_set(&w->results[r], status);
   reshard_comm_get_stats(w->comms[r], &after);
   w->came[r] = after.received_bytes - before.received_bytes;

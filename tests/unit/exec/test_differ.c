@@ -1,6 +1,8 @@
 /* Ranks that ask for unequal plans of many named tensors. The text has the tensor's name, the field, and both ranks'
  * values, wherever in the list the tensor is. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/reshard.h>
@@ -51,8 +53,8 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
     const int64_t shape[2] = {8, odd && s->field == SHAPE ? 7 : 6};
     reshard_layout src = NULL, dst = NULL;
     status = reshard_layout_parse(odd && s->field == SOURCE ? "chunk(0;2,1,0)" : "chunk(0)", 2, shape, RANKS, &src);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_layout_parse(odd && s->field == DESTINATION ? "chunk(1;0)" : "chunk(1)", 2, shape, RANKS, &dst);
+    RS_THEN(status,
+            reshard_layout_parse(odd && s->field == DESTINATION ? "chunk(1;0)" : "chunk(1)", 2, shape, RANKS, &dst));
     snprintf(names[i], sizeof names[i], "layers.%d.%s", i, odd && s->field == NAME ? "wk" : "wq");
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .src = src, .dst = dst};
     entries[i].dtype = odd && (s->field == DTYPE || s->field == NAME) ? RESHARD_BF16 : RESHARD_F32;
@@ -71,8 +73,7 @@ static reshard_status make_plan(const fixture *s, int64_t rank, reshard_plan *pl
     }
     entries[i].name = s->named ? names[i] : NULL;
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(n, entries, rank, NULL, plan);
+  RS_THEN(status, reshard_plan_create(n, entries, rank, NULL, plan));
   for (int i = 0; i < n; i++) {
     reshard_layout_release(entries[i].src);
     reshard_layout_release(entries[i].dst);
@@ -93,8 +94,7 @@ static void differ_body(void *user, int64_t r) {
     dst[i] = memory[r][1][i];
   const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
   reshard_status status = make_plan(s, r, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, s->comms[r], &arrays, &options, &transfer);
+  RS_THEN(status, reshard_transfer_create(plan, s->comms[r], &arrays, &options, &transfer));
   rank_result_set(&s->results[r], status);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
@@ -147,7 +147,7 @@ CASE(first_field_that_differs_is_named_with_its_tensor) {
         fixture s = {.n = counts[k], .odd = i, .named = (i + f) % 3 != 0, .packed = i % 2, .field = (field)f};
         const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1, .timeout_ms = 60000};
         char text[256];
-        assert_int_equal(reshard_comm_create_local(RANKS, &options, s.comms), RESHARD_SUCCESS);
+        GOOD(reshard_comm_create_local(RANKS, &options, s.comms));
         text_of(&s, text);
         error_expect(&s, text);
         for (int64_t r = 0; r < RANKS; r++)
@@ -180,14 +180,11 @@ static void options_body(void *user, int64_t r) {
   options.topology = p->topology[r == 2].size > 0 ? &p->topology[r == 2] : NULL;
   options.nodes = p->nodes[r == 2];
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &e.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &e.dst);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &e.dst));
   e.dtype = RESHARD_F32;
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &e, r, &options, &plan);
+  RS_THEN(status, reshard_plan_create(1, &e, r, &options, &plan));
   const reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT, .src = src, .dst = dst};
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, s->all.comms[r], &arrays, NULL, &transfer);
+  RS_THEN(status, reshard_transfer_create(plan, s->all.comms[r], &arrays, NULL, &transfer));
   rank_result_set(&s->all.results[r], status);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);
@@ -219,7 +216,7 @@ CASE(unequal_topologies_are_one_error_on_all_ranks) {
   for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
     option_fixture s = {.pair = &pairs[i]};
     const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1, .timeout_ms = 60000};
-    assert_int_equal(reshard_comm_create_local(RANKS, &options, s.all.comms), RESHARD_SUCCESS);
+    GOOD(reshard_comm_create_local(RANKS, &options, s.all.comms));
     rank_threads_run(RANKS, options_body, &s);
     for (int64_t r = 0; r < RANKS; r++) {
       const rank_result *got = &s.all.results[r];

@@ -1,5 +1,7 @@
 /* Execute: who may call what when; ranks that abort, come too late, or never; transfers side by side. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/rows_to_columns.h"
 
@@ -36,8 +38,8 @@ CASE(transfer_that_executes_is_busy_for_others) {
       assert_text_has(reshard_last_error(), "transfer 1 is executing");
       assert_int_equal(reshard_comm_barrier(s.comms[0]), RESHARD_ERROR_BUSY);
     }
-    assert_true(rows_to_columns_untouched(&s));                               /* rank 1 was not there */
-    assert_int_equal(reshard_execute(s.transfers[1], NULL), RESHARD_SUCCESS); /* and was not marked busy */
+    assert_true(rows_to_columns_untouched(&s));  /* rank 1 was not there */
+    GOOD(reshard_execute(s.transfers[1], NULL)); /* and was not marked busy */
     rank_thread_join(waiting);
     assert_int_equal(s.results[0].status, RESHARD_SUCCESS);
     assert_true(rows_to_columns_right(&s, 5));
@@ -88,9 +90,8 @@ CASE(test_execute_all) {
     for (uint32_t i = 0; i < 6; i++) {
       reshard_transfer *list = i % 2 == 0 ? t : first;
       rows_to_columns_fill(&s, 10 + i);
-      assert_int_equal(reshard_execute_all(
-                           3, (reshard_transfer[]){list[orders[i][0]], list[orders[i][1]], list[orders[i][2]]}, NULL),
-                       RESHARD_SUCCESS);
+      GOOD(reshard_execute_all(3, (reshard_transfer[]){list[orders[i][0]], list[orders[i][1]], list[orders[i][2]]},
+                               NULL));
       assert_true(rows_to_columns_right(&s, 10 + i));
     }
     rows_to_columns_must_execute(&s);
@@ -115,12 +116,12 @@ CASE(communicator_counts_the_bytes_of_the_plan) {
         if (times % 2 == 1)
           rows_to_columns_must_execute(&s);
         else
-          assert_int_equal(reshard_execute_all(3, s.transfers, NULL), RESHARD_SUCCESS);
+          GOOD(reshard_execute_all(3, s.transfers, NULL));
         for (int64_t r = 0; r < 3; r++) {
           reshard_comm_stats stats;
           reshard_plan_info info;
-          assert_int_equal(reshard_comm_get_stats(s.comms[r], &stats), RESHARD_SUCCESS);
-          assert_int_equal(reshard_plan_get_info(s.plans[r], &info), RESHARD_SUCCESS);
+          GOOD(reshard_comm_get_stats(s.comms[r], &stats));
+          GOOD(reshard_plan_get_info(s.plans[r], &info));
           assert_true(info.received_bytes > 0 && info.received_bytes == info.lower_bound_bytes);
           assert_int_equal(stats.received_bytes, times * info.received_bytes);
           assert_int_equal(stats.received_messages,
@@ -283,10 +284,8 @@ static void churn_body(void *user, int64_t r) {
   while (status == RESHARD_SUCCESS) {
     reshard_transfer t = NULL;
     status = reshard_transfer_create(s->plans[r], s->comms[r], &s->arrays[r], &s->options[r], &t);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_transfer_rebind(t, &s->arrays[r]);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_execute(t, NULL);
+    RS_THEN(status, reshard_transfer_rebind(t, &s->arrays[r]));
+    RS_THEN(status, reshard_execute(t, NULL));
     reshard_transfer_destroy(t);
   }
   rank_result_set(&s->results[r], status);

@@ -4,6 +4,7 @@
 
 #include "file/read/checkpoint.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -55,16 +56,16 @@ static void check_layout(reshard_checkpoint checkpoint, const char *name, const 
   int64_t i;
   reshard_layout layout;
   char text[4096];
-  assert_int_equal(reshard_checkpoint_find(checkpoint, name, &i), RESHARD_SUCCESS);
-  assert_int_equal(reshard_checkpoint_layout(checkpoint, i, &layout), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_print(layout, text, sizeof text, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_checkpoint_find(checkpoint, name, &i));
+  GOOD(reshard_checkpoint_layout(checkpoint, i, &layout));
+  GOOD(reshard_layout_print(layout, text, sizeof text, NULL));
   assert_string_equal(text, should);
   reshard_layout_release(layout);
 }
 
 static reshard_checkpoint_info info_of(reshard_checkpoint checkpoint) {
   reshard_checkpoint_info info;
-  assert_int_equal(reshard_checkpoint_get_info(checkpoint, &info), RESHARD_SUCCESS);
+  GOOD(reshard_checkpoint_get_info(checkpoint, &info));
   return info;
 }
 
@@ -73,9 +74,9 @@ static void read_all(reshard_checkpoint checkpoint, const char *name, unsigned c
   int64_t i;
   reshard_layout layout;
   reshard_model_tensor t;
-  assert_int_equal(reshard_checkpoint_find(checkpoint, name, &i), RESHARD_SUCCESS);
-  assert_int_equal(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout), RESHARD_SUCCESS);
+  GOOD(reshard_checkpoint_find(checkpoint, name, &i));
+  GOOD(reshard_model_get(reshard_checkpoint_model(checkpoint), i, &t));
+  GOOD(reshard_layout_create_single(t.ndim, t.shape, 1, 0, &layout));
   if (reshard_checkpoint_read(checkpoint, i, layout, 0, 1, (void *const *)&bytes) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
   reshard_layout_release(layout);
@@ -87,14 +88,14 @@ static void check_stored(reshard_checkpoint checkpoint, const char *name, int64_
   reshard_box box;
   reshard_model_tensor t;
   int64_t tensor, offset, n = 0;
-  assert_int_equal(reshard_checkpoint_find(checkpoint, name, &tensor), RESHARD_SUCCESS);
-  assert_int_equal(reshard_model_get(reshard_checkpoint_model(checkpoint), tensor, &t), RESHARD_SUCCESS);
+  GOOD(reshard_checkpoint_find(checkpoint, name, &tensor));
+  GOOD(reshard_model_get(reshard_checkpoint_model(checkpoint), tensor, &t));
   for (; reshard_checkpoint_stored(checkpoint, tensor, n, &file, &offset, &box) == RESHARD_SUCCESS; n++) {
     unsigned char bytes[64];
     size_t size, elements = 1;
     for (int d = 0; d < t.ndim; d++)
       elements *= (size_t)box.extent[d];
-    assert_int_equal(reshard_checkpoint_read_box(checkpoint, tensor, &box, 1, bytes), RESHARD_SUCCESS);
+    GOOD(reshard_checkpoint_read_box(checkpoint, tensor, &box, 1, bytes));
     FILE *f = fopen(file, "rb");
     assert_non_null(f);
     unsigned char there[64];
@@ -161,8 +162,7 @@ CASE(equal_boxes_are_read_once) {
   assert_int_equal(checkpoint->store.tensors.at[0].count, 2);
   assert_null(rs_store_find(&checkpoint->store, 0, 1, 0));
   reshard_checkpoint_close(checkpoint);
-  assert_int_equal(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint),
-                   RESHARD_SUCCESS);
+  GOOD(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint));
   assert_int_equal(checkpoint->store.tensors.at[0].count, 3);
   assert_non_null(rs_store_find(&checkpoint->store, 0, 1, 0));
   reshard_checkpoint_close(checkpoint);
@@ -184,8 +184,7 @@ CASE(gaps_and_overlaps_are_named) {
     write_shard("d/1.safetensors", cases[i].shape, cases[i].bytes, cases[i].offsets, NULL, 2);
     scratch_refused("d", RESHARD_ERROR_INVALID, cases[i].first, cases[i].second);
     reshard_checkpoint checkpoint;
-    assert_int_equal(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint),
-                     RESHARD_SUCCESS);
+    GOOD(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint));
     assert_int_equal(checkpoint->store.tensors.at[0].count, cases[i].bytes > 0 ? 2 : 1);
     reshard_checkpoint_close(checkpoint);
   }
@@ -405,8 +404,7 @@ CASE(test_whole_arrays) {
   scratch_refused("d", RESHARD_ERROR_INVALID, "a.safetensors'", "not in the file");
   write_shards("d/a.safetensors", "", "{}", SET("2", AB, "[4,3]", "cyclic(2x1;1x3)"), 0, 1);
   scratch_refused("d", RESHARD_ERROR_INVALID, "'w'", "6 of 12 elements are in no file");
-  assert_int_equal(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint),
-                   RESHARD_SUCCESS);
+  GOOD(rs_checkpoint_open(scratch_path("d"), &(rs_checkpoint_options){.gaps_allowed = true}, &checkpoint));
   assert_int_equal(checkpoint->store.tensors.at[0].count, 1);
   reshard_checkpoint_close(checkpoint);
 }
@@ -441,21 +439,19 @@ CASE(test_mixed_arrays) {
 CASE(files_touched_after_opening_are_noticed) {
   write_rows(ROWS, ROWS);
   reshard_checkpoint checkpoint = scratch_open("d");
-  assert_int_equal(rs_checkpoint_unchanged(checkpoint), RESHARD_SUCCESS);
+  GOOD(rs_checkpoint_unchanged(checkpoint));
   struct timespec later[2] = {{1, 0}, {4102444800, 0}};
   assert_int_equal(utimensat(AT_FDCWD, scratch_path("d/b.safetensors"), later, 0), 0);
-  assert_int_equal(rs_checkpoint_unchanged(checkpoint), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "b.safetensors' changed"));
+  FAILS_WITH(rs_checkpoint_unchanged(checkpoint), RESHARD_ERROR_SYSTEM, "b.safetensors' changed");
   assert_int_equal(truncate(scratch_path("d/a.safetensors"), 100), 0);
-  assert_int_equal(rs_checkpoint_unchanged(checkpoint), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "a.safetensors' changed"));
+  FAILS_WITH(rs_checkpoint_unchanged(checkpoint), RESHARD_ERROR_SYSTEM, "a.safetensors' changed");
   assert_non_null(strstr(reshard_last_error(), "100 now"));
   unsigned char bytes[16], *buffer = bytes;
   reshard_layout layout;
   static const int64_t shape[2] = {4, 3};
-  assert_int_equal(reshard_layout_create_single(2, shape, 1, 0, &layout), RESHARD_SUCCESS);
-  assert_int_equal(reshard_checkpoint_read(checkpoint, 0, layout, 0, 1, (void *const *)&buffer), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "a.safetensors'"));
+  GOOD(reshard_layout_create_single(2, shape, 1, 0, &layout));
+  FAILS_WITH(reshard_checkpoint_read(checkpoint, 0, layout, 0, 1, (void *const *)&buffer), RESHARD_ERROR_SYSTEM,
+             "a.safetensors'");
   reshard_layout_release(layout);
   reshard_checkpoint_close(checkpoint);
 }

@@ -7,6 +7,7 @@
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/sharded_ranks.h"
 
+#include "base/base.h"
 #include "support/fixtures/case.h"
 #include <reshard/state_dict.h>
 
@@ -80,12 +81,9 @@ static reshard_status make_state(sharded_ranks *p, int64_t r, reshard_layout lay
   const reshard_properties properties = {.dtype = RESHARD_F32};
   reshard_tree leaf = NULL;
   reshard_status status = reshard_sharded_tensor_empty(p->sharders[r], layout, &properties, NULL, rows);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_dict(root);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_state_sharded(*rows, &leaf);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_set(*root, "rows", leaf);
+  RS_THEN(status, reshard_tree_dict(root));
+  RS_THEN(status, reshard_state_sharded(*rows, &leaf));
+  RS_THEN(status, reshard_tree_set(*root, "rows", leaf));
   reshard_tree_release(leaf);
   return status;
 }
@@ -117,10 +115,8 @@ static void load_body(void *user, int64_t r) {
   reshard_sharded_tensor rows = NULL;
   reshard_tree root = NULL;
   reshard_status status = reshard_layout_parse("chunk(1)", 2, shape, p->n, &layout);
-  if (status == RESHARD_SUCCESS)
-    status = make_state(p, r, layout, &root, &rows);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_state_load(p->sharders[r], root, p->user, &partial, NULL);
+  RS_THEN(status, make_state(p, r, layout, &root, &rows));
+  RS_THEN(status, reshard_state_load(p->sharders[r], root, p->user, &partial, NULL));
   rank_result_set(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_rows(rows) : 0;
   reshard_tree_release(root);
@@ -146,8 +142,7 @@ CASE(test_load_state) {
 static reshard_status set_null(reshard_tree root, const char *path) {
   reshard_tree null = NULL;
   reshard_status status = reshard_tree_null(&null);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tree_set(root, path, null);
+  RS_THEN(status, reshard_tree_set(root, path, null));
   reshard_tree_release(null);
   return status;
 }
@@ -182,8 +177,7 @@ static void leaves_body(void *user, int64_t r) {
   reshard_status status = reshard_tree_dict(&root);
   for (int i = 0; i < 3 && status == RESHARD_SUCCESS; i++)
     status = set_null(root, paths[file][i]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_state_load(p->sharders[r], root, p->user, &partial, NULL);
+  RS_THEN(status, reshard_state_load(p->sharders[r], root, p->user, &partial, NULL));
   rank_result_set(&p->results[r], status);
   p->wrong[r] = status == RESHARD_SUCCESS ? check_leaves(root, file) : 0;
   reshard_tree_release(root);

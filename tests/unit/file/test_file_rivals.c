@@ -1,7 +1,9 @@
 /* Others at work on the same paths, at each step of a writer and of a reader; and file systems that reserve no space.
  * Calls of the system are replaced here, so that what others do comes right before a given one. */
 #define _GNU_SOURCE
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
 #include <errno.h>
@@ -14,12 +16,6 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define GOOD(call) \
-  do { \
-    if ((call) != RESHARD_SUCCESS) \
-      fail_msg("%s: %s", #call, reshard_last_error()); \
-  } while (0)
 
 /* --- The system -------------------------------------------------------------------------------------------------- */
 
@@ -174,8 +170,7 @@ CASE(foreign_files_in_the_place_of_the_output_survive) {
     reshard_status status = begin_writer("out", true, &writer);
     for (int64_t rank = 0; rank < RANKS && status == RESHARD_SUCCESS; rank++)
       GOOD(reshard_writer_put(writer, 0, rank, (const void *const[]){(unsigned char[BYTES]){0}}));
-    if (status == RESHARD_SUCCESS)
-      status = reshard_writer_commit(writer);
+    RS_THEN(status, reshard_writer_commit(writer));
     more = calls >= at;
     act = NULL;
     assert_true(status == RESHARD_SUCCESS || status == RESHARD_ERROR_INVALID);
@@ -213,8 +208,7 @@ CASE(directory_replaced_while_read_is_never_mixed) {
       reshard_checkpoint_close(checkpoint);
       opened++;
     } else {
-      assert_int_equal(status, RESHARD_ERROR_SYSTEM);
-      assert_non_null(strstr(reshard_last_error(), "another directory took its place while it was opened: inode "));
+      FAILS_WITH(status, RESHARD_ERROR_SYSTEM, "another directory took its place while it was opened: inode ");
       refused++;
     }
   }

@@ -1,5 +1,6 @@
 /* Presets against the published checkpoints; models from files, good and bad. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/temporary.h"
 #include <reshard/file.h>
 
@@ -52,7 +53,7 @@ static void refused_header(const char *header, size_t data, const char *first, c
 
 static int find_tensor(reshard_model model, const char *name, reshard_model_tensor *tensor) {
   for (int64_t i = 0; i < reshard_model_count(model); i++) {
-    assert_int_equal(reshard_model_get(model, i, tensor), RESHARD_SUCCESS);
+    GOOD(reshard_model_get(model, i, tensor));
     if (strcmp(tensor->name, name) == 0)
       return 1;
   }
@@ -68,7 +69,7 @@ typedef struct expected {
 
 static void check_preset(const char *name, int64_t count, int64_t bytes, const expected *tensors) {
   reshard_model model;
-  assert_int_equal(reshard_model_preset(name, &model), RESHARD_SUCCESS);
+  GOOD(reshard_model_preset(name, &model));
   assert_int_equal(reshard_model_count(model), count);
   assert_int_equal(reshard_model_bytes(model), bytes);
   for (const expected *e = tensors; e->name != NULL; e++) {
@@ -125,10 +126,10 @@ CASE(deepseek_preset_is_the_published_one) {
   /* Elements per dtype, as the model hub counts them. */
   int64_t elements[RESHARD_DTYPE_COUNT] = {0};
   reshard_model model;
-  assert_int_equal(reshard_model_preset("deepseek-v3", &model), RESHARD_SUCCESS);
+  GOOD(reshard_model_preset("deepseek-v3", &model));
   for (int64_t i = 0; i < reshard_model_count(model); i++) {
     reshard_model_tensor tensor;
-    assert_int_equal(reshard_model_get(model, i, &tensor), RESHARD_SUCCESS);
+    GOOD(reshard_model_get(model, i, &tensor));
     elements[tensor.dtype] += tensor.shape[0] * (tensor.ndim == 2 ? tensor.shape[1] : 1);
   }
   reshard_model_free(model);
@@ -141,16 +142,14 @@ CASE(test_preset_names) {
   int64_t n = 0;
   for (const char *name; (name = reshard_model_preset_name(n)) != NULL; n++) {
     reshard_model model;
-    assert_int_equal(reshard_model_open(name, &model), RESHARD_SUCCESS);
+    GOOD(reshard_model_open(name, &model));
     reshard_model_free(model);
   }
   assert_int_equal(n, 5);
   assert_null(reshard_model_preset_name(-1));
   reshard_model model;
-  assert_int_equal(reshard_model_preset("llama-4", &model), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "llama-3.1-70b"));
-  assert_int_equal(reshard_model_open("no-such-model", &model), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "no-such-model"));
+  FAILS_WITH(reshard_model_preset("llama-4", &model), RESHARD_ERROR_INVALID, "llama-3.1-70b");
+  FAILS_WITH(reshard_model_open("no-such-model", &model), RESHARD_ERROR_INVALID, "no-such-model");
   assert_non_null(strstr(reshard_last_error(), "qwen3-30b-a3b"));
   assert_int_not_equal(reshard_model_open("/no/such.json", &model), RESHARD_SUCCESS);
   assert_non_null(strstr(reshard_last_error(), "/no/such.json"));
@@ -168,7 +167,7 @@ CASE(wrong_arguments_are_invalid) {
   assert_int_equal(reshard_model_count(NULL), 0);
   assert_int_equal(reshard_model_bytes(NULL), 0);
   reshard_model_free(NULL);
-  assert_int_equal(reshard_model_preset("llama-3.1-8b", &model), RESHARD_SUCCESS);
+  GOOD(reshard_model_preset("llama-3.1-8b", &model));
   assert_int_equal(reshard_model_get(model, 291, &tensor), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_model_get(model, -1, &tensor), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_model_get(model, 0, NULL), RESHARD_ERROR_INVALID);
@@ -185,7 +184,7 @@ static int has_json(void) {
     assert_non_null(strstr(reshard_last_error(), "jansson"));
     return 0;
   }
-  assert_int_equal(status, RESHARD_SUCCESS);
+  GOOD(status);
   assert_int_equal(reshard_model_count(model), 0);
   reshard_model_free(model);
   return 1;
@@ -199,17 +198,17 @@ CASE(json_list_is_read_or_refused_with_its_place) {
                              " {\"name\": \"none\", \"shape\": [0, 7], \"dtype\": \"i64\"}]\n";
   write_file(".json", text, strlen(text));
   reshard_model model;
-  assert_int_equal(reshard_model_open(path, &model), RESHARD_SUCCESS);
+  GOOD(reshard_model_open(path, &model));
   unlink(path);
   reshard_model_tensor tensor;
   assert_int_equal(reshard_model_count(model), 3);
   assert_int_equal(reshard_model_bytes(model), 38);
-  assert_int_equal(reshard_model_get(model, 0, &tensor), RESHARD_SUCCESS);
+  GOOD(reshard_model_get(model, 0, &tensor));
   assert_string_equal(tensor.name, "a.w");
   assert_int_equal(tensor.dtype, RESHARD_BF16);
   assert_int_equal(tensor.ndim, 2);
   assert_int_equal(tensor.shape[1], 5);
-  assert_int_equal(reshard_model_get(model, 1, &tensor), RESHARD_SUCCESS);
+  GOOD(reshard_model_get(model, 1, &tensor));
   assert_int_equal(tensor.ndim, 0);
   assert_int_equal(tensor.dtype, RESHARD_F64);
   reshard_model_free(model);
@@ -267,12 +266,12 @@ CASE(safetensors_header_is_read_or_refused) {
           "a", "F64", "[]", "[0,8]") "," TENSOR("e", "U8", "[0]", "[20,20]") "}   ";
   write_header(strlen(header), header, 20);
   reshard_model model;
-  assert_int_equal(reshard_model_load(path, &model), RESHARD_SUCCESS);
+  GOOD(reshard_model_load(path, &model));
   unlink(path);
   assert_int_equal(reshard_model_count(model), 3);
   assert_int_equal(reshard_model_bytes(model), 20);
   reshard_model_tensor tensor;
-  assert_int_equal(reshard_model_get(model, 0, &tensor), RESHARD_SUCCESS);
+  GOOD(reshard_model_get(model, 0, &tensor));
   assert_string_equal(tensor.name, "b");
   assert_int_equal(tensor.dtype, RESHARD_BF16);
   assert_int_equal(tensor.shape[1], 3);

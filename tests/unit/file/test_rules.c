@@ -1,5 +1,6 @@
 /* Rules: patterns, precedence, errors with their place, and the rule files that come with the program. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/fixtures/temporary.h"
 #include <reshard/file.h>
@@ -132,23 +133,22 @@ CASE(first_matching_line_counts) {
                                     "*b rank(7)");
   const char *layout;
   int64_t line, world;
-  assert_int_equal(reshard_rules_match(rules, "l.q.weight", &layout, &line), RESHARD_SUCCESS);
+  GOOD(reshard_rules_match(rules, "l.q.weight", &layout, &line));
   assert_string_equal(layout, "mesh(tp=4;S0)");
   assert_int_equal(line, 3);
-  assert_int_equal(reshard_rules_match(rules, "l.k.weight", &layout, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_rules_match(rules, "l.k.weight", &layout, NULL));
   assert_string_equal(layout, "rank(2)");
   assert_int_equal(line_of(rules, "l.k.weight"), 5);
   assert_int_equal(line_of(rules, "a#b"), 6);
   assert_int_equal(line_of(rules, "b"), 7);
-  assert_int_equal(reshard_rules_match(rules, "l.norm", &layout, &line), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "l.norm"));
+  FAILS_WITH(reshard_rules_match(rules, "l.norm", &layout, &line), RESHARD_ERROR_INVALID, "l.norm");
   assert_non_null(strstr(reshard_last_error(), "text"));
-  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  GOOD(reshard_rules_world(rules, &world));
   assert_int_equal(world, 8);
   reshard_rules_free(rules);
   rules = parse_rules("# nothing\n");
   assert_int_equal(line_of(rules, "a"), 0);
-  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  GOOD(reshard_rules_world(rules, &world));
   assert_int_equal(world, 0);
   reshard_rules_free(rules);
 }
@@ -179,8 +179,7 @@ CASE(wrong_rules_are_refused_with_line_and_column) {
   reshard_rules rules;
   reshard_layout layout;
   int64_t shape[2] = {8, 8}, world;
-  assert_int_equal(reshard_rules_load("/no/such.rules", &rules), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "/no/such.rules"));
+  FAILS_WITH(reshard_rules_load("/no/such.rules", &rules), RESHARD_ERROR_INVALID, "/no/such.rules");
   assert_int_equal(reshard_rules_load("/tmp", &rules), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_rules_load(NULL, &rules), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_rules_load("x", NULL), RESHARD_ERROR_INVALID);
@@ -210,9 +209,9 @@ CASE(rules_say_dtypes_behind_their_layouts) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     reshard_dtype dtype = RESHARD_U8;
     const char *layout = NULL;
-    assert_int_equal(reshard_rules_dtype(rules, cases[i].name, &dtype, NULL), RESHARD_SUCCESS);
+    GOOD(reshard_rules_dtype(rules, cases[i].name, &dtype, NULL));
     assert_int_equal(dtype, cases[i].dtype);
-    assert_int_equal(reshard_rules_match(rules, cases[i].name, &layout, NULL), RESHARD_SUCCESS);
+    GOOD(reshard_rules_match(rules, cases[i].name, &layout, NULL));
     assert_string_equal(layout, cases[i].layout);
   }
   reshard_dtype dtype = RESHARD_U8;
@@ -230,8 +229,7 @@ CASE(rule_file_is_read_or_refused_by_name) {
   fputc('\0', file);
   fclose(file);
   reshard_rules rules;
-  assert_int_equal(reshard_rules_load(path, &rules), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "byte 13 is NUL"));
+  FAILS_WITH(reshard_rules_load(path, &rules), RESHARD_ERROR_INVALID, "byte 13 is NUL");
   unlink(path);
 }
 
@@ -239,11 +237,11 @@ CASE(rules_give_each_tensor_its_layout) {
   reshard_rules rules = parse_rules("*.w mesh(tp=4;S0)\n*.b chunk(0)\n* mesh(2x2;S1,R)\n");
   reshard_layout layout;
   int64_t shape[2] = {10, 6}, rows[1] = {10};
-  assert_int_equal(reshard_rules_layout(rules, "a.w", 2, shape, 0, &layout), RESHARD_SUCCESS);
+  GOOD(reshard_rules_layout(rules, "a.w", 2, shape, 0, &layout));
   assert_int_equal(reshard_layout_world(layout), 4);
   assert_int_equal(reshard_layout_get_kind(layout), RESHARD_LAYOUT_MESH);
   reshard_layout_release(layout);
-  assert_int_equal(reshard_rules_layout(rules, "a.b", 1, rows, 3, &layout), RESHARD_SUCCESS);
+  GOOD(reshard_rules_layout(rules, "a.b", 1, rows, 3, &layout));
   assert_int_equal(reshard_layout_world(layout), 3);
   reshard_layout_release(layout);
   assert_int_equal(reshard_rules_layout(rules, "a.c", 1, rows, 4, &layout), RESHARD_ERROR_INVALID);
@@ -274,21 +272,21 @@ CASE(shipped_rules_give_every_preset_a_layout) {
   for (size_t f = 0; f < 3 * (sizeof files / sizeof *files); f += (size_t)test_one_in(5)) {
     reshard_rules rules = shipped_rules(files[f / 3].file);
     int64_t world = -1;
-    assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+    GOOD(reshard_rules_world(rules, &world));
     assert_int_equal(world, 0); /* no number of ranks is in them */
     for (int i = 0; i < 2 && files[f / 3].sizes[i] != NULL; i++)
-      assert_int_equal(reshard_rules_set_size(rules, files[f / 3].sizes[i], 2, NULL), RESHARD_SUCCESS);
+      GOOD(reshard_rules_set_size(rules, files[f / 3].sizes[i], 2, NULL));
     world = files[f / 3].world[f % 3];
     const char *preset;
     for (int64_t p = 0; (preset = reshard_model_preset_name(p)) != NULL; p++) {
       reshard_model model;
       if (strcmp(files[f / 3].file, "ep-128") == 0 && strcmp(preset, "deepseek-v3") == 0)
         continue; /* it has 256 experts */
-      assert_int_equal(reshard_model_preset(preset, &model), RESHARD_SUCCESS);
+      GOOD(reshard_model_preset(preset, &model));
       for (int64_t i = 0; i < reshard_model_count(model); i++) {
         reshard_model_tensor tensor;
         reshard_layout layout;
-        assert_int_equal(reshard_model_get(model, i, &tensor), RESHARD_SUCCESS);
+        GOOD(reshard_model_get(model, i, &tensor));
         if ((i % 37 != 0 || f % 3 != 0) && i > 1000) { /* the experts are many and alike */
           assert_int_not_equal(line_of(rules, tensor.name), 0);
           continue;
@@ -319,8 +317,8 @@ CASE(fused_rules_cut_every_preset_over_1_to_16_ranks) {
     reshard_model model, engine;
     reshard_map map;
     snprintf(path, sizeof path, "%s/bench/models/maps/%s.map", getenv("SOURCE") ? getenv("SOURCE") : ".", fused[f].map);
-    assert_int_equal(reshard_model_preset(fused[f].preset, &model), RESHARD_SUCCESS);
-    assert_int_equal(reshard_map_load(path, &map), RESHARD_SUCCESS);
+    GOOD(reshard_model_preset(fused[f].preset, &model));
+    GOOD(reshard_map_load(path, &map));
     if (reshard_map_model(map, model, &engine) != RESHARD_SUCCESS)
       fail_msg("%s", reshard_last_error());
     assert_int_equal(reshard_model_bytes(engine), reshard_model_bytes(model));
@@ -328,17 +326,17 @@ CASE(fused_rules_cut_every_preset_over_1_to_16_ranks) {
     for (int64_t tp = 1; tp <= 16; tp *= 2) {
       reshard_rules rules = shipped_rules(files[f]);
       if (groups > 1)
-        assert_int_equal(reshard_rules_set_size(rules, "ep", groups, NULL), RESHARD_SUCCESS);
+        GOOD(reshard_rules_set_size(rules, "ep", groups, NULL));
       if (reshard_rules_check(rules, engine, groups * tp) != RESHARD_SUCCESS)
         fail_msg("%s", reshard_last_error());
       for (int64_t i = 0; i < reshard_model_count(engine); i++) {
         reshard_model_tensor t;
         reshard_layout layout;
         char text[128];
-        assert_int_equal(reshard_model_get(engine, i, &t), RESHARD_SUCCESS);
+        GOOD(reshard_model_get(engine, i, &t));
         if (reshard_rules_layout(rules, t.name, t.ndim, t.shape, groups * tp, &layout) != RESHARD_SUCCESS)
           fail_msg("%s", reshard_last_error());
-        assert_int_equal(reshard_layout_print(layout, text, sizeof text, NULL), RESHARD_SUCCESS);
+        GOOD(reshard_layout_print(layout, text, sizeof text, NULL));
         parts += strchr(text, '{') != NULL;
         if (tp == 16 && strstr(t.name, "qkv_proj.weight") != NULL)
           assert_string_equal(text, fused[f].qkv);
@@ -367,7 +365,7 @@ static void check_rank(reshard_rules rules, const char *name, int64_t world, int
   char text[64];
   if (reshard_rules_layout(rules, name, 1, shape, world, &layout) != RESHARD_SUCCESS)
     fail_msg("%s", reshard_last_error());
-  assert_int_equal(reshard_layout_print(layout, text, sizeof text, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_layout_print(layout, text, sizeof text, NULL));
   char wanted[32];
   snprintf(wanted, sizeof wanted, "rank(%lld)", (long long)expected);
   assert_string_equal(text, wanted);
@@ -417,7 +415,7 @@ CASE(test_shipped_choices) {
 /* rank(TEXT#/N) goes by the last number behind the text. */
 CASE(numbered_ranks_go_by_the_last_number) {
   reshard_rules rules;
-  assert_int_equal(reshard_rules_parse("* rank(e.#/4)  # comment", NULL, &rules), RESHARD_SUCCESS);
+  GOOD(reshard_rules_parse("* rank(e.#/4)  # comment", NULL, &rules));
   check_rank(rules, "e.3", 4, 3);
   check_rank(rules, "e.1.e.2.e.x", 4, 2);
   check_rank(rules, "e.03", 2, 1);
@@ -437,11 +435,10 @@ CASE(numbered_ranks_go_by_the_last_number) {
 CASE(numbered_mesh_has_a_rank_of_each_replica) {
   reshard_rules rules;
   int64_t world = -1, changed = -1;
-  assert_int_equal(reshard_rules_parse("a.* mesh(2x3@10-15;R,e.#/7)\n* mesh(1x2@4-5;R,e.#/2)", NULL, &rules),
-                   RESHARD_SUCCESS);
-  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  GOOD(reshard_rules_parse("a.* mesh(2x3@10-15;R,e.#/7)\n* mesh(1x2@4-5;R,e.#/2)", NULL, &rules));
+  GOOD(reshard_rules_world(rules, &world));
   assert_int_equal(world, 16);
-  assert_int_equal(reshard_rules_set_size(rules, "tp", 4, &changed), RESHARD_SUCCESS);
+  GOOD(reshard_rules_set_size(rules, "tp", 4, &changed));
   assert_int_equal(changed, 0);
   for (int e = 0; e < 7; e++) {
     char name[16], layout[32];
@@ -469,18 +466,18 @@ CASE(rules_of_training_jobs_name_all_their_ranks) {
     reshard_model model;
     int64_t world = -1;
     bool used[128] = {false};
-    assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+    GOOD(reshard_rules_world(rules, &world));
     assert_int_equal(world, jobs[j].world);
-    assert_int_equal(reshard_model_preset(jobs[j].preset, &model), RESHARD_SUCCESS);
+    GOOD(reshard_model_preset(jobs[j].preset, &model));
     for (int64_t i = 0; i < reshard_model_count(model); i += i % 5 == 0 ? 1 : 31) {
       reshard_model_tensor t;
       reshard_layout layout;
-      assert_int_equal(reshard_model_get(model, i, &t), RESHARD_SUCCESS);
+      GOOD(reshard_model_get(model, i, &t));
       if (reshard_rules_layout(rules, t.name, t.ndim, t.shape, world, &layout) != RESHARD_SUCCESS)
         fail_msg("%s", reshard_last_error());
       for (int64_t r = 0; r < world; r++) {
         int64_t arrays = 0;
-        assert_int_equal(reshard_layout_array_count(layout, r, &arrays), RESHARD_SUCCESS);
+        GOOD(reshard_layout_array_count(layout, r, &arrays));
         used[r] |= arrays > 0;
       }
       reshard_layout_release(layout);
@@ -496,23 +493,21 @@ CASE(rules_of_training_jobs_name_all_their_ranks) {
 CASE(test_set_size) {
   reshard_rules rules;
   int64_t changed = -1, world = -1;
-  assert_int_equal(
-      reshard_rules_parse("a mesh( dp , tp;S0,R)\nb mesh(tp=2;R)\nc mesh(dp@3-5;S0)\nd chunk(0)\n", NULL, &rules),
-      RESHARD_SUCCESS);
-  assert_int_equal(reshard_rules_set_size(rules, "tp", 4, &changed), RESHARD_SUCCESS);
+  GOOD(reshard_rules_parse("a mesh( dp , tp;S0,R)\nb mesh(tp=2;R)\nc mesh(dp@3-5;S0)\nd chunk(0)\n", NULL, &rules));
+  GOOD(reshard_rules_set_size(rules, "tp", 4, &changed));
   assert_int_equal(changed, 1);
   check_layout(rules, "a", "mesh( dp , tp=4;S0,R)");
   check_layout(rules, "b", "mesh(tp=2;R)");
   assert_int_equal(reshard_rules_set_size(rules, "dp", 2, &changed), RESHARD_ERROR_INVALID); /* c names three ranks */
   check_layout(rules, "a", "mesh( dp , tp=4;S0,R)");
   assert_int_equal(changed, 1);
-  assert_int_equal(reshard_rules_set_size(rules, "dp", 3, &changed), RESHARD_SUCCESS);
+  GOOD(reshard_rules_set_size(rules, "dp", 3, &changed));
   assert_int_equal(changed, 2);
   check_layout(rules, "a", "mesh( dp=3 , tp=4;S0,R)");
   check_layout(rules, "c", "mesh(dp=3@3-5;S0)");
-  assert_int_equal(reshard_rules_world(rules, &world), RESHARD_SUCCESS);
+  GOOD(reshard_rules_world(rules, &world));
   assert_int_equal(world, 12);
-  assert_int_equal(reshard_rules_set_size(rules, "dp", 9, &changed), RESHARD_SUCCESS); /* none is left */
+  GOOD(reshard_rules_set_size(rules, "dp", 9, &changed)); /* none is left */
   assert_int_equal(changed, 0);
   assert_int_equal(reshard_rules_set_size(rules, "dp", 0, &changed), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_rules_set_size(rules, NULL, 2, &changed), RESHARD_ERROR_INVALID);

@@ -1,6 +1,7 @@
 /* Stores: boxes of arrays, stored arrays, and parts of arrays between blocks and memory, against the oracle's lists. */
 #define _GNU_SOURCE
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
@@ -33,7 +34,7 @@ static array array_of(const naive_side *side, const naive_shard *shard) {
 static void check_boxes(const naive_side *side, const array *a, int64_t first) {
   int64_t count, shape[RESHARD_MAX_DIMS];
   int ndim = side->what.ndim;
-  assert_int_equal(rs_array_boxes(side->layout, a->rank, a->number, &count, shape), RESHARD_SUCCESS);
+  GOOD(rs_array_boxes(side->layout, a->rank, a->number, &count, shape));
   assert_memory_equal(shape, a->shape, (size_t)ndim * sizeof *shape);
   const naive_shard *s = &side->cut.at[first];
   if (s->whole) {
@@ -47,7 +48,7 @@ static void check_boxes(const naive_side *side, const array *a, int64_t first) {
   for (; first + j < side->cut.n && s[j].rank == a->rank && s[j].array == a->number; j++) {
     reshard_box box = {{0}, {0}};
     int64_t local[RESHARD_MAX_DIMS] = {0}, at = 0;
-    assert_int_equal(rs_array_box(side->layout, a->rank, a->number, j, &box, local), RESHARD_SUCCESS);
+    GOOD(rs_array_box(side->layout, a->rank, a->number, j, &box, local));
     assert_memory_equal(box.offset, s[j].box.offset, (size_t)ndim * sizeof(int64_t));
     assert_memory_equal(box.extent, s[j].box.extent, (size_t)ndim * sizeof(int64_t));
     for (int d = 0; d < ndim; d++)
@@ -89,11 +90,11 @@ static void check_part(rng *r, const naive_tensor *t, const naive_side *side, co
   assert_non_null(from);
   assert_non_null(to);
   memset(memory, 0x33, (size_t)(n * width));
-  assert_int_equal(rs_store_read(filled, 0, from, lo, extent, (char *)memory, scratch), RESHARD_SUCCESS);
+  GOOD(rs_store_read(filled, 0, from, lo, extent, (char *)memory, scratch));
   assert_memory_equal(memory, should, (size_t)(n * width));
-  assert_int_equal(rs_store_write(empty, 0, to, lo, extent, (char *)should, scratch), RESHARD_SUCCESS);
+  GOOD(rs_store_write(empty, 0, to, lo, extent, (char *)should, scratch));
   memset(memory, 0x33, (size_t)(n * width));
-  assert_int_equal(rs_store_read(empty, 0, to, lo, extent, (char *)memory, scratch), RESHARD_SUCCESS);
+  GOOD(rs_store_read(empty, 0, to, lo, extent, (char *)memory, scratch));
   assert_memory_equal(memory, should, (size_t)(n * width));
   free(memory);
   free(should);
@@ -127,12 +128,8 @@ static void run_seed(uint64_t seed) {
     for (int k = 0; k < 4; k++)
       check_part(&r, &set.at[0], &side, &a, &filled, &empty, &scratch);
     unsigned char *all = cli_alloc(naive_volume(ndim, a.shape) * 16, 1);
-    assert_int_equal(
-        rs_store_read(&filled, 0, rs_store_find(&filled, 0, a.rank, a.number), zero, a.shape, (char *)all, &scratch),
-        RESHARD_SUCCESS);
-    assert_int_equal(
-        rs_store_write(&empty, 0, rs_store_find(&empty, 0, a.rank, a.number), zero, a.shape, (char *)all, &scratch),
-        RESHARD_SUCCESS);
+    GOOD(rs_store_read(&filled, 0, rs_store_find(&filled, 0, a.rank, a.number), zero, a.shape, (char *)all, &scratch));
+    GOOD(rs_store_write(&empty, 0, rs_store_find(&empty, 0, a.rank, a.number), zero, a.shape, (char *)all, &scratch));
     free(all);
   }
   if (!naive_store_check(&filled, &set, &side, -1, &why) || !naive_store_check(&empty, &set, &side, -1, &why))
@@ -157,15 +154,15 @@ CASE(test_many_boxes) {
   reshard_layout layout;
   int64_t count = 0, shape[RESHARD_MAX_DIMS];
   const int64_t huge[] = {1 << 24, 1 << 24};
-  assert_int_equal(reshard_layout_parse("cyclic(2x2;1x1)", 2, huge, 0, &layout), RESHARD_SUCCESS);
-  assert_int_equal(rs_array_boxes(layout, 3, 0, &count, shape), RESHARD_SUCCESS);
+  GOOD(reshard_layout_parse("cyclic(2x2;1x1)", 2, huge, 0, &layout));
+  GOOD(rs_array_boxes(layout, 3, 0, &count, shape));
   assert_true(count == (int64_t)1 << 46);
   assert_int_equal(shape[0], 1 << 23);
   assert_int_equal(rs_array_box(layout, 0, 0, 0, NULL, NULL), RESHARD_ERROR_INTERNAL);
   reshard_layout_release(layout);
   const int64_t huger[] = {1 << 21, 1 << 21, 1 << 20};
-  assert_int_equal(reshard_layout_parse("cyclic(1x1x2;1x1x1)", 3, huger, 0, &layout), RESHARD_SUCCESS);
-  assert_int_equal(rs_array_boxes(layout, 0, 0, &count, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_layout_parse("cyclic(1x1x2;1x1x1)", 3, huger, 0, &layout));
+  GOOD(rs_array_boxes(layout, 0, 0, &count, NULL));
   assert_int_equal(count, 1 << 19);
   assert_int_equal(rs_array_boxes(layout, 0, 1, &count, shape), RESHARD_ERROR_INVALID);
   reshard_layout_release(layout);
@@ -185,22 +182,19 @@ CASE(failing_files_are_named_in_the_error) {
   char path[512], bytes[16] = {0};
   snprintf(path, sizeof path, "%s/reshard-store-%ld-\x01", root != NULL ? root : "/tmp", (long)getpid());
   rs_file file = open_file(path, "w+b");
-  assert_int_equal(rs_file_write_at(&file, 0, "01234567", 8), RESHARD_SUCCESS);
-  assert_int_equal(rs_file_read_at(&file, 2, bytes, 6), RESHARD_SUCCESS);
+  GOOD(rs_file_write_at(&file, 0, "01234567", 8));
+  GOOD(rs_file_read_at(&file, 2, bytes, 6));
   assert_string_equal(bytes, "234567");
-  assert_int_equal(rs_file_read_at(&file, 8, bytes, 0), RESHARD_SUCCESS);
-  assert_int_equal(rs_file_read_at(&file, 2, bytes, 7), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "became shorter"));
+  GOOD(rs_file_read_at(&file, 8, bytes, 0));
+  FAILS_WITH(rs_file_read_at(&file, 2, bytes, 7), RESHARD_ERROR_SYSTEM, "became shorter");
   assert_null(strchr(reshard_last_error(), '\x01'));
   close(file.fd);
   file = open_file(path, "rb");
-  assert_int_equal(rs_file_write_at(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "reshard-store-"));
+  FAILS_WITH(rs_file_write_at(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM, "reshard-store-");
   close(file.fd);
   unlink(path);
   file = open_file("/dev/full", "wb");
-  assert_int_equal(rs_file_write_at(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "No space"));
+  FAILS_WITH(rs_file_write_at(&file, 0, "x", 1), RESHARD_ERROR_SYSTEM, "No space");
   close(file.fd);
   assert_int_equal(rs_file_read_at(&file, 0, bytes, 1), RESHARD_ERROR_SYSTEM);
 }
@@ -224,7 +218,7 @@ CASE(pages_are_dropped_or_the_call_says_not) {
     struct statfs system;
     assert_int_equal(fstatfs(file.fd, &system), 0);
     bool memory = system.f_type == TMPFS_MAGIC;
-    assert_int_equal(rs_file_write_at(&file, 0, bytes, file.size), RESHARD_SUCCESS);
+    GOOD(rs_file_write_at(&file, 0, bytes, file.size));
     for (int synced = 0; synced < 2; synced++) {
       bool dropped = rs_file_drop_pages(&file);
       assert_false(dropped && (memory || in_page_cache(&file)));

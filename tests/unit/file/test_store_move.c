@@ -3,6 +3,7 @@
 #include "base/dtype.h"
 #include "file/move/move.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/oracles/store.h"
 
@@ -66,7 +67,7 @@ static void add_small(rng *r, fixture *s, bool join, int64_t big, const int64_t 
   for (int i = 0; join && i < n; i++)
     if (dim[i] >= 0)
       region.permutation[dim[i]] = i;
-  assert_int_equal(rs_vec_reserve(&s->regions, s->regions.n + 1), RESHARD_SUCCESS);
+  GOOD(rs_vec_reserve(&s->regions, s->regions.n + 1));
   s->regions.at[s->regions.n++] = region;
 }
 
@@ -244,7 +245,7 @@ typedef struct pair {
 static void side_of(naive_side *side, const char *text, int64_t rows, int64_t columns) {
   const int64_t shape[] = {rows, columns};
   *side = (naive_side){.what = {.kind = RESHARD_LAYOUT_CHUNK, .ndim = 2, .shape = {rows, columns}}};
-  assert_int_equal(reshard_layout_parse(text, 2, shape, 0, &side->layout), RESHARD_SUCCESS);
+  GOOD(reshard_layout_parse(text, 2, shape, 0, &side->layout));
   side->what.world = side->what.nranks = reshard_layout_world(side->layout);
   side->what.dim = text[6] - '0';
   for (int64_t i = 0; i < side->what.nranks; i++)
@@ -264,7 +265,7 @@ static void make_pair(pair *p) {
   p->s.to = cli_alloc(1, sizeof *p->s.to);
   side_of(p->s.from, "chunk(0;0-3)", 1000, 500);
   side_of(p->s.to, "chunk(1;0-1)", 1000, 500);
-  assert_int_equal(rs_vec_reserve(&p->s.regions, 1), RESHARD_SUCCESS);
+  GOOD(rs_vec_reserve(&p->s.regions, 1));
   p->s.regions.at[p->s.regions.n++] =
       (rs_copy_region){.src_extent = {1000, 500}, .dst_extent = {1000, 500}, .permutation = {0, 1}};
   naive_region(&p->s.src, p->s.regions.at, &p->s.dst);
@@ -284,15 +285,14 @@ CASE(files_that_became_shorter_are_an_error) {
   for (int target = 0; target < 2; target++) {
     pair p;
     make_pair(&p);
-    assert_int_equal(rs_store_move_run(&p.move), RESHARD_SUCCESS);
+    GOOD(rs_store_move_run(&p.move));
     p.move.compare = target;
     rs_store *store = target ? &p.dst : &p.src;
     int64_t i = 0;
     while (store->files.at[i].size == 0)
       i++;
     assert_int_equal(ftruncate(store->files.at[i].fd, store->files.at[i].size - 1), 0);
-    assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_SYSTEM);
-    assert_non_null(strstr(reshard_last_error(), store->files.at[i].path));
+    FAILS_WITH(rs_store_move_run(&p.move), RESHARD_ERROR_SYSTEM, store->files.at[i].path);
     store->files.at[i].size = 0; /* as naive_store_free has no use for it */
     free_pair(&p);
   }
@@ -309,8 +309,7 @@ CASE(test_read_only) {
     assert_true(dup2(fileno(file), p.dst.files.at[i].fd) >= 0);
     fclose(file);
   }
-  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "file-"));
+  FAILS_WITH(rs_store_move_run(&p.move), RESHARD_ERROR_SYSTEM, "file-");
   free_pair(&p);
 }
 
@@ -358,12 +357,11 @@ CASE(stores_that_do_not_match_are_refused) {
   *region = good;
   p.src.tensors.at[0].first++; /* rank 0's is not stored */
   p.src.tensors.at[0].count--;
-  assert_int_equal(rs_store_move_run(&p.move), RESHARD_ERROR_INTERNAL);
-  assert_non_null(strstr(reshard_last_error(), "'w'"));
+  FAILS_WITH(rs_store_move_run(&p.move), RESHARD_ERROR_INTERNAL, "'w'");
   p.src.tensors.at[0].first--;
   p.src.tensors.at[0].count++;
   p.move.nregions = 0;
-  assert_int_equal(rs_store_move_run(&p.move), RESHARD_SUCCESS);
+  GOOD(rs_store_move_run(&p.move));
   free_pair(&p);
 }
 

@@ -4,6 +4,7 @@
 
 #include "file/write/writer.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,8 +31,7 @@ static reshard_status create_at(const char *path, bool force, reshard_writer *wr
   size_t n = strlen(path);
   bool file = (n > 4 && strcmp(path + n - 4, ".npy") == 0) || (n > 12 && strcmp(path + n - 12, ".safetensors") == 0);
   reshard_writer_tensor tensor = {"x", RESHARD_U8, NULL};
-  assert_int_equal(reshard_layout_parse(file ? "rank(0)" : "chunk(0)", 1, (const int64_t[]){8}, 2, &tensor.layout),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_layout_parse(file ? "rank(0)" : "chunk(0)", 1, (const int64_t[]){8}, 2, &tensor.layout));
   reshard_writer_options options = {.size = RESHARD_WRITER_OPTIONS_INIT, .force = force};
   reshard_status status = reshard_writer_create(path, 1, &tensor, &options, writer);
   reshard_layout_release(tensor.layout);
@@ -43,7 +43,7 @@ static reshard_writer create_writer(const char *name, bool force) {
   if (create_at(scratch_path(name), force, &writer) != RESHARD_SUCCESS)
     fail_msg("%s: %s", name, reshard_last_error());
   for (int64_t rank = 0; rank < 2; rank++)
-    assert_int_equal(reshard_writer_put(writer, 0, rank, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
+    GOOD(reshard_writer_put(writer, 0, rank, (const void *const[]){"12345678"}));
   return writer;
 }
 
@@ -142,8 +142,8 @@ CASE(paths_that_cannot_be_written_are_refused) {
   assert_int_equal(create_at("a.safetensors", false, &writer), RESHARD_SUCCESS);
   assert_int_equal(strncmp(rs_writer_path(writer), ".a.safetensors.reshard-", 23), 0);
   assert_int_equal(chdir(before), 0);
-  assert_int_equal(reshard_writer_put(writer, 0, 0, (const void *const[]){"12345678"}), RESHARD_SUCCESS);
-  assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
+  GOOD(reshard_writer_put(writer, 0, 0, (const void *const[]){"12345678"}));
+  GOOD(reshard_writer_commit(writer));
   assert_string_equal(scratch_list("here"), "a.safetensors");
 
   if (geteuid() != 0) {
@@ -205,7 +205,7 @@ CASE(leftovers_of_killed_runs_alone_are_removed) {
   reshard_writer writer = create_writer("t/a", false),
                  second = create_writer("t/a", false); /* nor is that of another writer */
   reshard_writer_abandon(second);
-  assert_int_equal(reshard_writer_commit(writer), RESHARD_SUCCESS);
+  GOOD(reshard_writer_commit(writer));
   assert_string_equal(scratch_list("t"),
                       ".a.reshard--1 .a.reshard-1-1.old .a.reshard-12 .a.reshard-12- .a.reshard-12-0~ "
                       ".a.reshard-12-1 .a.reshard-12-1x .a.reshard-14-0 .a.reshard-15-0 .a.reshard-x-1 "
@@ -224,10 +224,9 @@ CASE(two_writers_of_one_path_lose_nothing) {
     scratch_directory("v");
     reshard_writer first = create_writer(names[i], false), second = create_writer(names[i], false),
                    third = create_writer(names[i], true);
-    assert_int_equal(reshard_writer_commit(first), RESHARD_SUCCESS);
-    assert_int_equal(reshard_writer_commit(second), RESHARD_ERROR_INVALID);
-    assert_non_null(strstr(reshard_last_error(), "is there"));
-    assert_int_equal(reshard_writer_commit(third), RESHARD_SUCCESS); /* with force: the last one wins */
+    GOOD(reshard_writer_commit(first));
+    FAILS_WITH(reshard_writer_commit(second), RESHARD_ERROR_INVALID, "is there");
+    GOOD(reshard_writer_commit(third)); /* with force: the last one wins */
     assert_string_equal(scratch_list("v"), names[i] + 2);
     reshard_writer fourth = create_writer(names[i], true);
     if (i < 2) {
@@ -276,15 +275,14 @@ CASE(limits_of_the_process_are_told_and_leave_nothing) {
   /* rank 0 has 64 boxes, hence as many files */
   reshard_writer writer;
   reshard_writer_tensor tensor = {"x", RESHARD_U8, NULL};
-  assert_int_equal(reshard_layout_parse("cyclic(2;1)", 1, (const int64_t[]){128}, 2, &tensor.layout), RESHARD_SUCCESS);
+  GOOD(reshard_layout_parse("cyclic(2;1)", 1, (const int64_t[]){128}, 2, &tensor.layout));
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
   low = before;
   low.rlim_cur = 40;
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
   reshard_status status = reshard_writer_create(scratch_path("n/a"), 1, &tensor, NULL, &writer);
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-  assert_int_equal(status, RESHARD_ERROR_SYSTEM);
-  assert_non_null(strstr(reshard_last_error(), "128 files"));
+  FAILS_WITH(status, RESHARD_ERROR_SYSTEM, "128 files");
   assert_non_null(strstr(reshard_last_error(), "is 40"));
   reshard_layout_release(tensor.layout);
   assert_string_equal(scratch_list("n"), "");
@@ -308,9 +306,9 @@ CASE(sync_tells_progress_and_can_be_stopped) {
   scratch_directory("y");
   reshard_writer writer = create_writer("y/a", false);
   watch w = {0, 0, 0, 0}, stopped = {0, 0, 0, 2};
-  assert_int_equal(rs_writer_sync(writer, look_at_output, &w), RESHARD_SUCCESS);
+  GOOD(rs_writer_sync(writer, look_at_output, &w));
   assert_true(w.calls == 2 && w.done == w.all);
-  assert_int_equal(rs_writer_publish(writer), RESHARD_SUCCESS);
+  GOOD(rs_writer_publish(writer));
   assert_string_equal(scratch_list("y"), "a");
   writer = create_writer("y/b", false);
   assert_int_equal(rs_writer_sync(writer, look_at_output, &stopped), RESHARD_ERROR_CANCELLED);

@@ -1,6 +1,7 @@
 /* The FSDP extension: flatten and unflatten, marks, pre_load_state_dict, the table as a host program uses it, and
  * leaves that are DTensors in state dicts and checkpoints. */
 #include "fsdp_world.h"
+#include "support/fixtures/expect.h"
 
 #include "support/fixtures/scratch.h"
 
@@ -99,13 +100,13 @@ CASE(test_flatten_plain) {
   reshard_tensor whole = whole_of(2, whole_shape), same = NULL;
   reshard_tree leaf, flat, again;
   reshard_flat_record record = (reshard_flat_record)&p;
-  assert_int_equal(reshard_tree_tensor(whole, &leaf), RESHARD_SUCCESS);
-  assert_int_equal(reshard_fsdp_flatten(leaf, &flat, &record), RESHARD_SUCCESS);
+  GOOD(reshard_tree_tensor(whole, &leaf));
+  GOOD(reshard_fsdp_flatten(leaf, &flat, &record));
   assert_ptr_equal(flat, leaf);
   assert_null(record);
   assert_false(reshard_fsdp_is_flattened(whole));
-  assert_int_equal(reshard_fsdp_unflatten(p.sharders[0], whole, NULL, &again), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_get_tensor(again, &same), RESHARD_SUCCESS);
+  GOOD(reshard_fsdp_unflatten(p.sharders[0], whole, NULL, &again));
+  GOOD(reshard_tree_get_tensor(again, &same));
   assert_ptr_equal(same, whole);
   reshard_flat_record_free(NULL);
   assert_false(reshard_fsdp_is_flattened(NULL));
@@ -113,18 +114,12 @@ CASE(test_flatten_plain) {
   reshard_fsdp_mark_flattened(whole);
   assert_true(reshard_fsdp_is_flattened(same));
 
-  assert_int_equal(reshard_fsdp_flatten(NULL, &flat, &record), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_flatten: leaf is NULL");
-  assert_int_equal(reshard_fsdp_flatten(leaf, NULL, &record), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_flatten: flat is NULL");
-  assert_int_equal(reshard_fsdp_flatten(leaf, &flat, NULL), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_flatten: record is NULL");
-  assert_int_equal(reshard_fsdp_unflatten(NULL, whole, NULL, &again), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_unflatten: sharder is NULL");
-  assert_int_equal(reshard_fsdp_unflatten(p.sharders[0], NULL, NULL, &again), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_unflatten: tensor is NULL");
-  assert_int_equal(reshard_fsdp_unflatten(p.sharders[0], whole, NULL, NULL), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_unflatten: leaf is NULL");
+  BAD(reshard_fsdp_flatten(NULL, &flat, &record), "reshard_fsdp_flatten: leaf is NULL");
+  BAD(reshard_fsdp_flatten(leaf, NULL, &record), "reshard_fsdp_flatten: flat is NULL");
+  BAD(reshard_fsdp_flatten(leaf, &flat, NULL), "reshard_fsdp_flatten: record is NULL");
+  BAD(reshard_fsdp_unflatten(NULL, whole, NULL, &again), "reshard_fsdp_unflatten: sharder is NULL");
+  BAD(reshard_fsdp_unflatten(p.sharders[0], NULL, NULL, &again), "reshard_fsdp_unflatten: tensor is NULL");
+  BAD(reshard_fsdp_unflatten(p.sharders[0], whole, NULL, NULL), "reshard_fsdp_unflatten: leaf is NULL");
   reshard_tree_release(again);
   reshard_tree_release(flat);
   reshard_tree_release(leaf);
@@ -166,21 +161,19 @@ CASE(test_pre_load) {
   reshard_dtensor tensor = NULL;
   reshard_tree leaves[5], inner = NULL;
   reshard_metadata metadata = NULL;
-  assert_int_equal(reshard_mesh_parse(p.comms[0], 0, "1", &mesh), RESHARD_SUCCESS);
-  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], layout, &i32, NULL, &sharded), RESHARD_SUCCESS);
+  GOOD(reshard_mesh_parse(p.comms[0], 0, "1", &mesh));
+  GOOD(reshard_sharded_tensor_empty(p.sharders[0], layout, &i32, NULL, &sharded));
   const reshard_placement replicate = placement_of(-1);
   const reshard_placing placing = {mesh, &replicate, NULL};
-  assert_int_equal(reshard_dtensor_empty(p.sharders[0], &placing, 2, whole_shape, &i32, NULL, &tensor),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_dtensor_empty(p.sharders[0], &placing, 2, whole_shape, &i32, NULL, &tensor));
   reshard_metadata own = reshard_sharded_tensor_metadata(sharded);
-  assert_int_equal(reshard_tree_tensor(whole, &leaves[0]), RESHARD_SUCCESS);
-  assert_int_equal(reshard_state_sharded(sharded, &leaves[1]), RESHARD_SUCCESS);
-  assert_int_equal(reshard_state_dtensor(tensor, &leaves[2]), RESHARD_SUCCESS);
-  assert_int_equal(reshard_state_nested(p.sharders[0], own, 1, reshard_metadata_shards(own), &leaves[1], &leaves[3]),
-                   RESHARD_SUCCESS);
-  assert_int_equal(reshard_tree_int(4, &leaves[4]), RESHARD_SUCCESS);
+  GOOD(reshard_tree_tensor(whole, &leaves[0]));
+  GOOD(reshard_state_sharded(sharded, &leaves[1]));
+  GOOD(reshard_state_dtensor(tensor, &leaves[2]));
+  GOOD(reshard_state_nested(p.sharders[0], own, 1, reshard_metadata_shards(own), &leaves[1], &leaves[3]));
+  GOOD(reshard_tree_int(4, &leaves[4]));
   for (int i = 0; i < 4; i++) {
-    assert_int_equal(reshard_fsdp_pre_load(leaves[i], &inner, &metadata), RESHARD_SUCCESS);
+    GOOD(reshard_fsdp_pre_load(leaves[i], &inner, &metadata));
     assert_ptr_equal(inner, leaves[i == 3 ? 1 : i]);
     if (i == 0)
       assert_null(metadata);
@@ -191,11 +184,9 @@ CASE(test_pre_load) {
     reshard_tree_release(inner);
     reshard_metadata_release(metadata);
   }
-  assert_int_equal(reshard_fsdp_pre_load(leaves[4], &inner, &metadata), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(),
-                      "reshard_fsdp_pre_load: the leaf is an integer, a tensor of any kind is needed");
-  assert_int_equal(reshard_fsdp_pre_load(NULL, &inner, &metadata), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_pre_load: leaf is NULL");
+  BAD(reshard_fsdp_pre_load(leaves[4], &inner, &metadata),
+      "reshard_fsdp_pre_load: the leaf is an integer, a tensor of any kind is needed");
+  BAD(reshard_fsdp_pre_load(NULL, &inner, &metadata), "reshard_fsdp_pre_load: leaf is NULL");
   assert_int_equal(reshard_fsdp_pre_load(leaves[0], NULL, &metadata), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_fsdp_pre_load(leaves[0], &inner, NULL), RESHARD_ERROR_INVALID);
   for (int i = 0; i < 5; i++)
@@ -272,25 +263,20 @@ CASE(table_works_as_a_host_program_uses_it) {
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
 
   reshard_fsdp_extension x = {0};
-  assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "size field 0, this library's reshard_fsdp_extension has"));
-  assert_int_equal(reshard_fsdp_extension_check(&x), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "size field 0"));
+  FAILS_WITH(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_ERROR_INVALID,
+             "size field 0, this library's reshard_fsdp_extension has");
+  FAILS_WITH(reshard_fsdp_extension_check(&x), RESHARD_ERROR_INVALID, "size field 0");
   x.size = RESHARD_FSDP_EXTENSION_INIT;
-  assert_int_equal(reshard_fsdp_extension_check(&x), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(),
-                      "the FSDP extension has no pre_flatten_transform, post_unflatten_transform, "
-                      "chunk_tensor, chunk_dtensor, pre_load_state_dict_transform, "
-                      "all_gather_dtensor, all_gather_dtensor_as");
-  assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_SUCCESS);
+  BAD(reshard_fsdp_extension_check(&x), "the FSDP extension has no pre_flatten_transform, post_unflatten_transform, "
+                                        "chunk_tensor, chunk_dtensor, pre_load_state_dict_transform, "
+                                        "all_gather_dtensor, all_gather_dtensor_as");
+  GOOD(reshard_fsdp_extension_init(p.sharders[0], &x));
   x.chunk_dtensor = NULL;
   x.pre_flatten_transform = NULL;
-  assert_int_equal(reshard_fsdp_extension_check(&x), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "the FSDP extension has no pre_flatten_transform, chunk_dtensor");
+  BAD(reshard_fsdp_extension_check(&x), "the FSDP extension has no pre_flatten_transform, chunk_dtensor");
   assert_int_equal(reshard_fsdp_extension_init(NULL, &x), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], NULL), RESHARD_ERROR_INVALID);
-  assert_int_equal(reshard_fsdp_extension_check(NULL), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_extension_check: extension is NULL");
+  BAD(reshard_fsdp_extension_check(NULL), "reshard_fsdp_extension_check: extension is NULL");
   sharded_ranks_close(&p);
 }
 
@@ -366,11 +352,9 @@ CASE(dtensor_leaves_are_saved_and_loaded_by_fewer_ranks) {
 CASE(leaf_of_null_is_refused) {
   reshard_tree one, none = NULL;
   reshard_dtensor tensor = NULL;
-  assert_int_equal(reshard_state_dtensor(NULL, &none), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_state_dtensor: tensor is NULL");
-  assert_int_equal(reshard_tree_int(1, &one), RESHARD_SUCCESS);
-  assert_int_equal(reshard_state_get_dtensor(one, &tensor), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_state_get_dtensor: the leaf is an integer, not a DTensor");
+  BAD(reshard_state_dtensor(NULL, &none), "reshard_state_dtensor: tensor is NULL");
+  GOOD(reshard_tree_int(1, &one));
+  BAD(reshard_state_get_dtensor(one, &tensor), "reshard_state_get_dtensor: the leaf is an integer, not a DTensor");
   assert_null(tensor);
   reshard_tree_release(one);
 }

@@ -1,6 +1,7 @@
 /* chunk_dtensor and all_gather_dtensor: every small shape on every small mesh against a search row by row, HSDP, bytes
  * on the wire, and what is refused. */
 #include "fsdp_world.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 
 #include <stdlib.h>
@@ -307,10 +308,8 @@ CASE(test_refused_chunk) {
   sharded_ranks_run(&p, refused_body, NULL);
   sharded_ranks_assert(&p, RESHARD_SUCCESS, NULL);
   reshard_tree none;
-  assert_int_equal(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: sharder is NULL");
-  assert_int_equal(reshard_fsdp_chunk_dtensor(p.sharders[0], NULL, NULL, NULL, &none), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: mesh is NULL");
+  BAD(reshard_fsdp_chunk_dtensor(NULL, NULL, NULL, NULL, &none), "reshard_fsdp_chunk_dtensor: sharder is NULL");
+  BAD(reshard_fsdp_chunk_dtensor(p.sharders[0], NULL, NULL, NULL, &none), "reshard_fsdp_chunk_dtensor: mesh is NULL");
   sharded_ranks_close(&p);
 }
 

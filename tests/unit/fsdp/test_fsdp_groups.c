@@ -1,6 +1,7 @@
 /* FSDP with TP on groups of a mesh: a DTensor on the TP dim or on the TP group's own mesh is cut alike; a pipeline's
  * stage works for itself; the order in which PyTorch cuts, row by row; requires_grad of what is flattened. */
 #include "fsdp_world.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 
 /* A mesh of FSDP and TP, and the dim that TP cuts, -1: none. */
@@ -133,18 +134,15 @@ CASE(test_refused_order) {
   sharded_ranks p;
   reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
   sharded_ranks_open(&p, 1, NULL);
-  assert_int_equal(reshard_fsdp_extension_init(p.sharders[0], &x), RESHARD_SUCCESS);
-  assert_int_equal(reshard_fsdp_extension_set_order(&x, (reshard_fsdp_order)7), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_extension_set_order: unknown order 7");
+  GOOD(reshard_fsdp_extension_init(p.sharders[0], &x));
+  BAD(reshard_fsdp_extension_set_order(&x, (reshard_fsdp_order)7), "reshard_fsdp_extension_set_order: unknown order 7");
   x.chunk_dtensor = no_chunk;
   assert_int_equal(reshard_fsdp_extension_set_order(&x, RESHARD_FSDP_TP_FIRST), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_fsdp_extension_set_order(NULL, RESHARD_FSDP_TP_FIRST), RESHARD_ERROR_INVALID);
   reshard_mesh mesh;
-  assert_int_equal(reshard_mesh_parse(p.comms[0], 0, "1x1", &mesh), RESHARD_SUCCESS);
-  assert_int_equal(
-      reshard_fsdp_chunk_dtensor_ordered(p.sharders[0], NULL, mesh, (reshard_fsdp_order)7, NULL, &(reshard_tree){NULL}),
-      RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_dtensor: unknown order 7");
+  GOOD(reshard_mesh_parse(p.comms[0], 0, "1x1", &mesh));
+  BAD(reshard_fsdp_chunk_dtensor_ordered(p.sharders[0], NULL, mesh, (reshard_fsdp_order)7, NULL, &(reshard_tree){NULL}),
+      "reshard_fsdp_chunk_dtensor: unknown order 7");
   reshard_mesh_release(mesh);
   sharded_ranks_close(&p);
 }

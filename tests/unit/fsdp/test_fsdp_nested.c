@@ -1,6 +1,7 @@
 /* chunk_tensor of plain tensors, and of what TP has cut: nested tensors, which owners they name when they are
  * flattened; pre_load_state_dict. World: dp 2 x tp 2, rank 2 d + t, and FSDP groups {0, 2} and {1, 3}. */
 #include "fsdp_world.h"
+#include "support/fixtures/expect.h"
 
 #include <stdlib.h>
 
@@ -395,13 +396,11 @@ CASE(test_refused_group) {
   reshard_tree chunk;
   reshard_fsdp_group group = {0};
   sharded_ranks_open(&p, 1, NULL);
-  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, NULL, NULL, &chunk), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_tensor: group is NULL");
-  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "size field 0, this library's reshard_fsdp_group has"));
+  BAD(reshard_fsdp_chunk_tensor(NULL, NULL, NULL, &chunk), "reshard_fsdp_chunk_tensor: group is NULL");
+  FAILS_WITH(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID,
+             "size field 0, this library's reshard_fsdp_group has");
   group.size = RESHARD_FSDP_GROUP_INIT;
-  assert_int_equal(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_fsdp_chunk_tensor: the group's sharder is NULL");
+  BAD(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), "reshard_fsdp_chunk_tensor: the group's sharder is NULL");
   sharded_ranks_close(&p);
 }
 

@@ -2,6 +2,7 @@
  * through it. Small ones of the same kinds are counted so, and agree. */
 #include "layout/layout.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/layouts.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
@@ -48,16 +49,14 @@ CASE(huge_layouts_answer_for_any_rank) {
     reshard_layout layout = layout_from_text(cases[i].text, 1, &cases[i].n, cases[i].world);
     int64_t elements, count;
     reshard_interval first, last;
-    assert_int_equal(reshard_layout_buffer_elements(layout, cases[i].rank, 0, &elements), RESHARD_SUCCESS);
-    assert_int_equal(reshard_layout_array_intervals(layout, cases[i].rank, 0, 0, 0, 1, &first, &count),
-                     RESHARD_SUCCESS);
+    GOOD(reshard_layout_buffer_elements(layout, cases[i].rank, 0, &elements));
+    GOOD(reshard_layout_array_intervals(layout, cases[i].rank, 0, 0, 0, 1, &first, &count));
     if (elements != cases[i].elements || count != cases[i].intervals || first.begin != cases[i].first[0] ||
         first.end != cases[i].first[1])
       fail_msg("%s, rank %lld: %lld elements, %lld intervals, the first is [%lld,%lld)", cases[i].text,
                (long long)cases[i].rank, (long long)elements, (long long)count, (long long)first.begin,
                (long long)first.end);
-    assert_int_equal(reshard_layout_array_intervals(layout, cases[i].rank, 0, 0, count - 1, 5, &last, &count),
-                     RESHARD_SUCCESS);
+    GOOD(reshard_layout_array_intervals(layout, cases[i].rank, 0, 0, count - 1, 5, &last, &count));
     if (last.begin != cases[i].last[0] || last.end != cases[i].last[1])
       fail_msg("%s, rank %lld: the last interval is [%lld,%lld)", cases[i].text, (long long)cases[i].rank,
                (long long)last.begin, (long long)last.end);
@@ -70,8 +69,8 @@ CASE(test_flat_of_dims) {
   const int64_t shape[2] = {3, M / 3}; /* M is 7 * 7 * 73 * 127 * 337 * 92737 * 649657, no multiple of 3 */
   reshard_layout layout = layout_from_text("flat()", 2, shape, 2);
   int64_t a, b;
-  assert_int_equal(reshard_layout_buffer_elements(layout, 0, 0, &a), RESHARD_SUCCESS);
-  assert_int_equal(reshard_layout_buffer_elements(layout, 1, 0, &b), RESHARD_SUCCESS);
+  GOOD(reshard_layout_buffer_elements(layout, 0, 0, &a));
+  GOOD(reshard_layout_buffer_elements(layout, 1, 0, &b));
   assert_true(a - b <= 1 && a >= b && a + b == 3 * (M / 3));
   reshard_layout_release(layout);
   assert_int_equal(reshard_layout_create_flat(2, shape, M, 0, NULL, &layout), RESHARD_ERROR_INVALID);
@@ -91,12 +90,12 @@ CASE(huge_plans_do_not_overflow) {
         reshard_plan plan = NULL;
         reshard_plan_info info;
         int64_t wanted = 0, arrays;
-        assert_int_equal(reshard_layout_array_count(dst, r, &arrays), RESHARD_SUCCESS);
+        GOOD(reshard_layout_array_count(dst, r, &arrays));
         if (arrays > 0)
-          assert_int_equal(reshard_layout_buffer_elements(dst, r, 0, &wanted), RESHARD_SUCCESS);
+          GOOD(reshard_layout_buffer_elements(dst, r, 0, &wanted));
         if (reshard_plan_create(1, &entry, r, NULL, &plan) != RESHARD_SUCCESS)
           fail_msg("%s to %s: %s", kinds[s], kinds[d], reshard_last_error());
-        assert_int_equal(reshard_plan_get_info(plan, &info), RESHARD_SUCCESS);
+        GOOD(reshard_plan_get_info(plan, &info));
         if (info.received_bytes + info.kept_bytes != wanted)
           fail_msg("%s to %s: rank %lld receives %lld and keeps %lld bytes of %lld", kinds[s], kinds[d], (long long)r,
                    (long long)info.received_bytes, (long long)info.kept_bytes, (long long)wanted);
@@ -113,11 +112,10 @@ CASE(huge_plans_do_not_overflow) {
 /* A plan without entries is of any rank that there can be. */
 CASE(test_ranks_of_plans) {
   reshard_plan plan = NULL;
-  assert_int_equal(reshard_plan_create(0, NULL, M - 1, NULL, &plan), RESHARD_SUCCESS);
+  GOOD(reshard_plan_create(0, NULL, M - 1, NULL, &plan));
   reshard_plan_destroy(plan);
   plan = NULL;
-  assert_int_equal(reshard_plan_create(0, NULL, M, NULL, &plan), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "rank 9223372036854775807"));
+  FAILS_WITH(reshard_plan_create(0, NULL, M, NULL, &plan), RESHARD_ERROR_INVALID, "rank 9223372036854775807");
   assert_int_equal(reshard_plan_create(0, NULL, -1, NULL, &plan), RESHARD_ERROR_INVALID);
   assert_int_equal(reshard_plan_create(0, NULL, INT64_MIN, NULL, &plan), RESHARD_ERROR_INVALID);
   assert_null(plan);
@@ -155,12 +153,12 @@ static void check_layout(const char *text, int64_t n, int64_t ranks) {
     reshard_interval wanted[MOST], found[MOST];
     int64_t count, some = number_draw(MOST) - 1, room = number_draw(4);
     int64_t in_all = find_intervals(&layout->dim[0], rs_layout_cell(layout, r, 0), wanted);
-    assert_int_equal(reshard_layout_array_intervals(layout, r, 0, 0, 0, MOST, found, &count), RESHARD_SUCCESS);
+    GOOD(reshard_layout_array_intervals(layout, r, 0, 0, 0, MOST, found, &count));
     if (count != in_all || memcmp(found, wanted, (size_t)count * sizeof *found) != 0)
       fail_msg("%s of %lld: rank %lld has %lld intervals, %lld were found", text, (long long)n, (long long)r,
                (long long)in_all, (long long)count);
     found[0] = found[room] = (reshard_interval){-1, -1};
-    assert_int_equal(reshard_layout_array_intervals(layout, r, 0, 0, some, room, found, &count), RESHARD_SUCCESS);
+    GOOD(reshard_layout_array_intervals(layout, r, 0, 0, some, room, found, &count));
     int64_t listed = rs_max(0, rs_min(room, in_all - some));
     assert_int_equal(count, in_all);
     assert_int_equal(found[room].begin, -1);

@@ -2,6 +2,7 @@
  * StridedShard, Replicate and both orders, over every shape up to 12 in one or two dims. Then chunks, block-cyclic and
  * single layouts, and the ranks that share elements with a box. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 
 #include <reshard/layout.h>
 
@@ -194,8 +195,7 @@ static void check_mesh(int ndim, const int64_t *shape, const int64_t mesh[2], co
   held ranks[RANKS_MOST];
   int64_t world = mesh[0] * mesh[1];
   reshard_layout layout;
-  assert_int_equal(reshard_layout_create_mesh(ndim, shape, world, 2, mesh, NULL, placement, order, NULL, &layout),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_layout_create_mesh(ndim, shape, world, 2, mesh, NULL, placement, order, NULL, &layout));
   for (int64_t i = 0; i < world; i++)
     ranks[i] = mesh_part(ndim, shape, mesh, placement, order, i);
   check_layout(layout, ranks, every_box);
@@ -295,7 +295,7 @@ CASE(chunks_go_to_ranks_in_the_order_of_the_list) {
       held want[RANKS_MOST] = {{0}};
       reshard_layout layout;
       shape[dim < 0 ? dim + 2 : dim] = 12 - n;
-      assert_int_equal(reshard_layout_create_chunk(2, shape, 8, dim, 5, ranks, &layout), RESHARD_SUCCESS);
+      GOOD(reshard_layout_create_chunk(2, shape, 8, dim, 5, ranks, &layout));
       for (int64_t i = 0; i < 5; i++) {
         held *h = &want[ranks[i]];
         *h = (held){1, {all_of(shape[0]), all_of(shape[1])}};
@@ -319,9 +319,9 @@ CASE(test_chunk_sizes) {
       reshard_array_info info;
       reshard_interval got = {-1, -1};
       int64_t count;
-      assert_int_equal(reshard_layout_array(layout, rank, 0, &info), RESHARD_SUCCESS);
+      GOOD(reshard_layout_array(layout, rank, 0, &info));
       assert_int_equal(info.shape[0], cases[c].sizes[rank]);
-      assert_int_equal(reshard_layout_array_intervals(layout, rank, 0, 0, 0, 1, &got, &count), RESHARD_SUCCESS);
+      GOOD(reshard_layout_array_intervals(layout, rank, 0, 0, 0, 1, &got, &count));
       assert_int_equal(count, info.shape[0] > 0);
       assert_int_equal(got.begin, count > 0 ? begin : -1);
       begin += info.shape[0];
@@ -334,7 +334,7 @@ CASE(test_chunk_sizes) {
 CASE(one_rank_has_all) {
   int64_t shape[2] = {3, 4};
   reshard_layout layout;
-  assert_int_equal(reshard_layout_create_single(2, shape, 5, 3, &layout), RESHARD_SUCCESS);
+  GOOD(reshard_layout_create_single(2, shape, 5, 3, &layout));
   held want[RANKS_MOST] = {[3] = {1, {all_of(3), all_of(4)}}};
   check_layout(layout, want, true);
   reshard_layout_release(layout);
@@ -359,8 +359,7 @@ CASE(cyclic_blocks_of_any_grid_hold) {
                 h->dim[d].at[h->dim[d].n++] = x;
         }
         reshard_layout layout;
-        assert_int_equal(reshard_layout_create_cyclic(2, shape, world + 1, grid, block, down, &layout),
-                         RESHARD_SUCCESS);
+        GOOD(reshard_layout_create_cyclic(2, shape, world + 1, grid, block, down, &layout));
         check_layout(layout, want, false);
         reshard_layout_release(layout);
       }

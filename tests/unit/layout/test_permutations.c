@@ -3,6 +3,7 @@
  * the 3-cycles and 4-cycles among these. */
 #include "bench/cli/util.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scale.h"
 #include "support/reshards/local_world.h"
 
@@ -61,10 +62,8 @@ static void check_pairs(local_world *world, int n, const split *src, const split
   unsigned char *tensor[PAIRS], *poison = cli_alloc(src->shape[0] * src->shape[1], 16);
   for (int i = 0; i < n; i++) {
     int64_t width = (int64_t)reshard_dtype_size(dtypes[i]);
-    assert_int_equal(reshard_layout_create_chunk(2, src[i].shape, 4, src[i].dim, 4, src[i].ranks, &from[i]),
-                     RESHARD_SUCCESS);
-    assert_int_equal(reshard_layout_create_chunk(2, dst[i].shape, 4, dst[i].dim, 4, dst[i].ranks, &to[i]),
-                     RESHARD_SUCCESS);
+    GOOD(reshard_layout_create_chunk(2, src[i].shape, 4, src[i].dim, 4, src[i].ranks, &from[i]));
+    GOOD(reshard_layout_create_chunk(2, dst[i].shape, 4, dst[i].dim, 4, dst[i].ranks, &to[i]));
     entries[i] = (reshard_entry){RESHARD_ENTRY_INIT, .dtype = dtypes[i]};
     tensor[i] = whole_tensor_create(src[i].shape[0] * src[i].shape[1], width, 4 + (uint64_t)i);
     rank_buffers_create(from[i], width, &a[i]);

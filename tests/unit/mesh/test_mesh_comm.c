@@ -1,6 +1,8 @@
 /* Splitting communicators, and the communicators of meshes: who is in which and where, what is kept; ranks that fail,
  * differ or never come; transfers in the rows and columns of a mesh at the same time. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/mesh.h>
@@ -35,8 +37,7 @@ static void use_body(void *user, int64_t rank) {
   const mesh_use *u = user;
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_mesh_parse(comms[rank], u->world, u->text, &mesh);
-  if (status == RESHARD_SUCCESS)
-    status = u->use(rank, mesh);
+  RS_THEN(status, u->use(rank, mesh));
   reshard_mesh_release(mesh);
   rank_result_set(&results[rank], status);
 }
@@ -184,10 +185,8 @@ static reshard_status use_order(int64_t rank, const char *text, const int64_t *r
 
 static void order_body(void *user, int64_t rank) {
   reshard_status status = use_order(rank, "2x2@3-0", (int64_t[]){3, 2, 1, 0});
-  if (status == RESHARD_SUCCESS)
-    status = use_order(rank, "2x2@0,2,3,1", (int64_t[]){0, 2, 3, 1});
-  if (status == RESHARD_SUCCESS)
-    status = use_order(rank, "2x2@0,2,1,3", (int64_t[]){0, 2, 1, 3});
+  RS_THEN(status, use_order(rank, "2x2@0,2,3,1", (int64_t[]){0, 2, 3, 1}));
+  RS_THEN(status, use_order(rank, "2x2@0,2,1,3", (int64_t[]){0, 2, 1, 3}));
   rank_result_set(&results[rank], status);
 }
 
@@ -218,8 +217,7 @@ static void mistake_body(void *user, int64_t rank) {
   reshard_comm comm = NULL;
   const char *text = rank == 2 && m->mesh != NULL ? m->mesh : "dp=2,tp=3@0,1,2,3,4,5";
   reshard_status status = reshard_mesh_parse(comms[rank], 0, text, &mesh);
-  if (status == RESHARD_SUCCESS)
-    status = make_mistake(m, rank, mesh);
+  RS_THEN(status, make_mistake(m, rank, mesh));
   rank_result_set(&results[rank], status);
   if (m->mesh == NULL && (reshard_mesh_comm(mesh, "tp", &comm) != RESHARD_SUCCESS || (comm == NULL) != (rank >= 6)))
     rank_result_set(&results[rank], rank_wrong("right, after a mistake"));
@@ -363,8 +361,7 @@ static reshard_status reshard_in(reshard_comm comm, int64_t color, reshard_path 
   TRY(reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
   reshard_status status = run_rounds(transfer, color, box, memory[0], memory[1]);
   reshard_comm_stats stats;
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_get_stats(comm, &stats);
+  RS_THEN(status, reshard_comm_get_stats(comm, &stats));
   int64_t width = box[3].end - box[3].begin, kept = width * (box[0].end - box[0].begin);
   if (status == RESHARD_SUCCESS && stats.received_bytes != 4 * ROUNDS * (width * ROWS - kept))
     status = rank_wrong("bytes counted");
@@ -387,8 +384,7 @@ static void make_body(void *user, int64_t rank) {
   stage *s = user;
   reshard_mesh mesh = s->mesh[rank];
   reshard_status status = reshard_mesh_comm(mesh, "tp", &s->comm[0][rank]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_mesh_comm(mesh, "dp", &s->comm[1][rank]);
+  RS_THEN(status, reshard_mesh_comm(mesh, "dp", &s->comm[1][rank]));
   rank_result_set(&results[rank], status);
 }
 
@@ -397,7 +393,7 @@ CASE(transfers_run_in_all_rows_at_once) {
     stage s = {.path = path == 0 ? RESHARD_PATH_DIRECT : RESHARD_PATH_PACKED};
     rank_comms_open(6, 2, PATIENCE, comms);
     for (int r = 0; r < 6; r++) {
-      assert_int_equal(reshard_mesh_parse(comms[r], 0, "dp=2,tp=3", &s.mesh[r]), RESHARD_SUCCESS);
+      GOOD(reshard_mesh_parse(comms[r], 0, "dp=2,tp=3", &s.mesh[r]));
       s.comm[2][r] = comms[r];
       s.color[0][r] = r / 3;
       s.color[1][r] = 10 + r % 3;

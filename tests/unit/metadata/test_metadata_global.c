@@ -4,6 +4,7 @@
 #include "bench/verify/random.h"
 #include "metadata/serialize.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 
@@ -39,7 +40,7 @@ typedef struct world {
 static void open_world(world *w, int64_t n, int way) {
   const reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   *w = (world){.n = n};
-  assert_int_equal(reshard_comm_create_local(n, &options, w->comms), RESHARD_SUCCESS);
+  GOOD(reshard_comm_create_local(n, &options, w->comms));
   w->ops = *w->comms[0]->ops;
   w->ops.reach = false;
   for (int64_t r = 0; r < n && way != REACH; r++) {
@@ -99,7 +100,7 @@ static void check_merge(const world *w) {
   reshard_metadata list[MOST], merged = NULL;
   for (int64_t r = 0; r < w->n; r++)
     list[r] = w->parts[r].locals[0];
-  assert_int_equal(reshard_metadata_merge(w->n, list, w->parts[0].recalc - 1, &merged), RESHARD_SUCCESS);
+  GOOD(reshard_metadata_merge(w->n, list, w->parts[0].recalc - 1, &merged));
   assert_int_equal(reshard_metadata_equal(merged, w->parts[0].globals[0]), 1);
   reshard_metadata_release(merged);
 }
@@ -138,7 +139,7 @@ static reshard_metadata metadata_make(const local *l) {
   reshard_properties p = l->p;
   reshard_metadata m;
   p.dtype = p.dtype != RESHARD_DTYPE_NONE ? p.dtype : RESHARD_F32;
-  assert_int_equal(reshard_metadata_create(&p, l->ndim > 0 ? l->ndim : 2, shape, 1, &shard, &m), RESHARD_SUCCESS);
+  GOOD(reshard_metadata_create(&p, l->ndim > 0 ? l->ndim : 2, shape, 1, &shard, &m));
   return m;
 }
 
@@ -154,9 +155,7 @@ static reshard_metadata part_of(reshard_metadata all, int64_t rank) {
     if (reshard_metadata_shards(all)[i].placement.rank == rank)
       shards[n++] = reshard_metadata_shards(all)[i];
   if (n > 0 || rank % 2 == 0)
-    assert_int_equal(
-        reshard_metadata_create(&p, reshard_metadata_ndim(all), reshard_metadata_shape(all), n, shards, &m),
-        RESHARD_SUCCESS);
+    GOOD(reshard_metadata_create(&p, reshard_metadata_ndim(all), reshard_metadata_shape(all), n, shards, &m));
   free(shards);
   return m;
 }
@@ -178,8 +177,8 @@ CASE(local_metadata_merge_to_those_of_the_layout) {
       int tensors = w.many ? TENSORS : 1;
       for (int i = 0; i < tensors; i++) {
         reshard_layout layout;
-        assert_int_equal(reshard_layout_parse(layouts[(first + i) % N], 2, shape, 4, &layout), RESHARD_SUCCESS);
-        assert_int_equal(reshard_metadata_from_layout(&p, layout, NULL, NULL, &all[i]), RESHARD_SUCCESS);
+        GOOD(reshard_layout_parse(layouts[(first + i) % N], 2, shape, 4, &layout));
+        GOOD(reshard_metadata_from_layout(&p, layout, NULL, NULL, &all[i]));
         reshard_layout_release(layout);
         for (int64_t r = 0; r < 4; r++) {
           w.parts[r].tensors = tensors;
@@ -235,7 +234,7 @@ CASE(sizes_are_recalculated_before_the_check) {
     for (int64_t i = 0; i < 3; i++) {
       const reshard_shard *s = &reshard_metadata_shards(m)[i];
       int64_t r;
-      assert_int_equal(reshard_group_find(&group, s->placement.rank, &r), RESHARD_SUCCESS);
+      GOOD(reshard_group_find(&group, s->placement.rank, &r));
       assert_int_equal(s->box.offset[0], offsets[r]);
       assert_int_equal(s->box.extent[0], sizes[r]);
       assert_true(i == 0 || s[-1].placement.rank < s->placement.rank);
@@ -320,8 +319,7 @@ CASE(first_difference_between_ranks_is_named) {
       run_wrong(&w, cases[i].status, cases[i].error);
       reshard_metadata merged = NULL; /* of a list alone */
       const reshard_metadata list[3] = {w.parts[0].locals[0], w.parts[1].locals[0], w.parts[2].locals[0]};
-      assert_int_equal(reshard_metadata_merge(3, list, cases[i].recalc - 1, &merged), cases[i].status);
-      assert_string_equal(reshard_last_error(), cases[i].error);
+      FAILS(reshard_metadata_merge(3, list, cases[i].recalc - 1, &merged), cases[i].status, cases[i].error);
       assert_null(merged);
       for (int64_t r = 0; r < 3; r++)
         reshard_metadata_release(w.parts[r].locals[0]);
@@ -409,8 +407,8 @@ CASE(calls_that_differ_between_ranks_are_refused) {
       close_world(&w);
     }
   reshard_metadata m = NULL;
-  assert_int_equal(reshard_metadata_build_global(NULL, NULL, RESHARD_SUCCESS, -1, &m), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_metadata_build_global: comm is NULL");
+  BAD(reshard_metadata_build_global(NULL, NULL, RESHARD_SUCCESS, -1, &m),
+      "reshard_metadata_build_global: comm is NULL");
   assert_int_equal(reshard_metadata_build_global_many(NULL, 0, NULL, RESHARD_SUCCESS, NULL), RESHARD_ERROR_INVALID);
 }
 
@@ -433,9 +431,7 @@ CASE(test_merge_refused) {
       {"no rank has any shard", 0, NULL, -1, &merged},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_int_equal(reshard_metadata_merge(cases[i].n, cases[i].locals, cases[i].recalc_dim, cases[i].global),
-                     RESHARD_ERROR_INVALID);
-    assert_string_equal(reshard_last_error(), cases[i].error);
+    BAD(reshard_metadata_merge(cases[i].n, cases[i].locals, cases[i].recalc_dim, cases[i].global), cases[i].error);
     assert_null(merged);
   }
   reshard_metadata_release(rows);

@@ -1,5 +1,6 @@
 /* Metadata from a rank's own shards: every check, with both values in its text. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
 #include <reshard/metadata.h>
@@ -26,9 +27,8 @@ static reshard_tensor tensor_of(const odd *o) {
   const int64_t shape[3] = {o->rows > 0 ? o->rows : 2, 4, 1}, columns_first[3] = {1, o->rows > 0 ? o->rows : 2, 1};
   reshard_tensor made;
   reshard_dtype dtype = o->dtype != RESHARD_DTYPE_NONE ? o->dtype : RESHARD_F32;
-  assert_int_equal(reshard_tensor_wrap(dtype, o->ndim > 0 ? o->ndim : 2, shape, o->turned ? columns_first : NULL,
-                                       memory, NULL, NULL, &made),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_tensor_wrap(dtype, o->ndim > 0 ? o->ndim : 2, shape, o->turned ? columns_first : NULL, memory, NULL,
+                           NULL, &made));
   reshard_tensor_set_requires_grad(made, o->grad);
   reshard_tensor_set_pin_memory(made, o->pin);
   return made;
@@ -65,7 +65,7 @@ CASE(own_shards_make_metadata) {
     assert_int_equal(s->box.extent[0], 2);
     assert_int_equal(s->placement.rank, RANK);
   }
-  assert_int_equal(reshard_metadata_check(m), RESHARD_SUCCESS);
+  GOOD(reshard_metadata_check(m));
   reshard_metadata_release(m);
 }
 
@@ -77,7 +77,7 @@ CASE(properties_are_those_of_the_tensors) {
     reshard_local_shard shard = {{{{0, 0}, {2, 4}}, {RANK, RESHARD_DEVICE_CPU, 3}}, NULL};
     reshard_metadata m;
     shard.tensor = tensor_of(&one);
-    assert_int_equal(reshard_metadata_build_local(2, shape, 1, &shard, RANK, &m), RESHARD_SUCCESS);
+    GOOD(reshard_metadata_build_local(2, shape, 1, &shard, RANK, &m));
     reshard_properties p = reshard_metadata_properties(m);
     assert_int_equal(p.dtype, RESHARD_C128);
     assert_int_equal(p.requires_grad, v & 1);
@@ -143,12 +143,11 @@ CASE(wrong_arguments_are_invalid) {
   };
   reshard_metadata m = (reshard_metadata)&m;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_int_equal(reshard_metadata_build_local(cases[i].ndim, cases[i].shape, cases[i].n, cases[i].shards, RANK, &m),
-                     RESHARD_ERROR_INVALID);
-    assert_string_equal(reshard_last_error(), cases[i].error);
+    BAD(reshard_metadata_build_local(cases[i].ndim, cases[i].shape, cases[i].n, cases[i].shards, RANK, &m),
+        cases[i].error);
   }
-  assert_int_equal(reshard_metadata_build_local(2, shape, 1, &shard, RANK, NULL), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_metadata_build_local: 1 shards, metadata is NULL");
+  BAD(reshard_metadata_build_local(2, shape, 1, &shard, RANK, NULL),
+      "reshard_metadata_build_local: 1 shards, metadata is NULL");
   assert_ptr_equal(m, (void *)&m);
   reshard_tensor_release(shard.tensor);
 }

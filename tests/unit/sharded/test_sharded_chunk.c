@@ -1,6 +1,8 @@
 /* From chunks to chunks by PyTorch's names: every permutation, dims from either end, fewer and other ranks, strided
  * shards; what is refused. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <stdlib.h>
@@ -25,8 +27,7 @@ typedef struct exchange {
 
 static reshard_layout layout_of(const exchange *x, const side *s, int64_t world) {
   reshard_layout layout;
-  assert_int_equal(reshard_layout_create_chunk(x->ndim, x->shape, world, s->dim, s->n, s->order, &layout),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_layout_create_chunk(x->ndim, x->shape, world, s->dim, s->n, s->order, &layout));
   return layout;
 }
 
@@ -64,8 +65,7 @@ static void chunk_body(void *user, int64_t r) {
   int64_t n[2];
   reshard_array_info info;
   reshard_status status = reshard_layout_array_count(x->layouts[0], r, &n[0]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_array_count(x->layouts[1], r, &n[1]);
+  RS_THEN(status, reshard_layout_array_count(x->layouts[1], r, &n[1]));
   if (status == RESHARD_SUCCESS && n[0] > 0) {
     status = reshard_layout_array(x->layouts[0], r, 0, &info);
     if (status == RESHARD_SUCCESS && x->strided)
@@ -75,8 +75,7 @@ static void chunk_body(void *user, int64_t r) {
     array_fill(x->layouts[0], r, 0, local, 5);
     reshard_tensor_set_requires_grad(local, x->grad && r == x->before.order[0]);
   }
-  if (status == RESHARD_SUCCESS)
-    status = exchange_call(p->sharders[r], x, local, &result);
+  RS_THEN(status, exchange_call(p->sharders[r], x, local, &result));
   if (status == RESHARD_SUCCESS && n[1] == 0)
     p->wrong[r] += result != NULL;
   else if (status == RESHARD_SUCCESS) {
@@ -225,8 +224,7 @@ CASE(wrong_chunk_specs_are_refused) {
   }
   reshard_tensor result;
   const reshard_local_reshard cuts = cuts_of(&x, NULL, NULL);
-  assert_int_equal(reshard_reshard_local_shard(NULL, &cuts, NULL, NULL, &result), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_reshard_local_shard: sharder is NULL");
+  BAD(reshard_reshard_local_shard(NULL, &cuts, NULL, NULL, &result), "reshard_reshard_local_shard: sharder is NULL");
 }
 
 RUN_CASES

@@ -1,6 +1,7 @@
 /* Gathering to one rank and to all, scattering from one: every rank in turn, outputs of any strides, and the three
  * errors of outputs: one missing, one too many, and a wrong one. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
@@ -18,7 +19,7 @@ typedef struct fixture {
 static void open_fixture(fixture *s, const char *text) {
   s->layout = layout_from_text(text, s->ndim, s->shape, RANKS);
   for (int64_t r = 0; r < RANKS; r++)
-    assert_int_equal(reshard_layout_create_single(s->ndim, s->shape, RANKS, r, &s->whole[r]), RESHARD_SUCCESS);
+    GOOD(reshard_layout_create_single(s->ndim, s->shape, RANKS, r, &s->whole[r]));
 }
 
 static void close_fixture(fixture *s) {
@@ -208,9 +209,9 @@ CASE(outputs_that_do_not_fit_are_refused_on_all) {
   static const int64_t shape[2] = {13, 21}, narrow[2] = {12, 21};
   wrong_world w = {.s = {.ndim = 2, .shape = shape, .properties = {.dtype = RESHARD_F32}}};
   open_fixture(&w.s, "chunk(0;3,1,0,2)");
-  assert_int_equal(reshard_tensor_create(RESHARD_F32, 2, narrow, &w.narrow), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tensor_create(RESHARD_F32, 1, shape, &w.flat), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tensor_create(RESHARD_I64, 2, shape, &w.wide), RESHARD_SUCCESS);
+  GOOD(reshard_tensor_create(RESHARD_F32, 2, narrow, &w.narrow));
+  GOOD(reshard_tensor_create(RESHARD_F32, 1, shape, &w.flat));
+  GOOD(reshard_tensor_create(RESHARD_I64, 2, shape, &w.wide));
   for (size_t i = 0; i < sizeof wrong_cases / sizeof *wrong_cases; i++)
     for (int path = RESHARD_PATH_AUTO; path <= RESHARD_PATH_PACKED; path += RESHARD_PATH_PACKED) {
       sharded_ranks p;
@@ -220,8 +221,7 @@ CASE(outputs_that_do_not_fit_are_refused_on_all) {
       for (int64_t r = 0; r < RANKS; r++) {
         assert_int_equal(make_whole(&w.s, &w.wholes[r]), RESHARD_SUCCESS);
         array_fill(w.s.whole[r], r, 0, w.wholes[r], 50);
-        assert_int_equal(reshard_sharded_tensor_empty(p.sharders[r], w.s.layout, &w.s.properties, NULL, &w.tensors[r]),
-                         RESHARD_SUCCESS);
+        GOOD(reshard_sharded_tensor_empty(p.sharders[r], w.s.layout, &w.s.properties, NULL, &w.tensors[r]));
         sharded_fill(w.tensors[r], r, 51);
       }
       sharded_ranks_run(&p, wrong_body, &w);
@@ -240,12 +240,10 @@ CASE(outputs_that_do_not_fit_are_refused_on_all) {
 
 CASE(gather_of_null_is_refused) {
   reshard_sharded_tensor t;
-  assert_int_equal(reshard_sharded_tensor_gather(NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_gather: tensor is NULL");
-  assert_int_equal(reshard_sharded_tensor_gather_all(NULL, NULL, NULL), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_gather_all: tensor is NULL");
-  assert_int_equal(reshard_sharded_tensor_scatter(NULL, NULL, 0, NULL, NULL, NULL, &t), RESHARD_ERROR_INVALID);
-  assert_string_equal(reshard_last_error(), "reshard_sharded_tensor_scatter: sharder is NULL");
+  BAD(reshard_sharded_tensor_gather(NULL, 0, NULL, NULL), "reshard_sharded_tensor_gather: tensor is NULL");
+  BAD(reshard_sharded_tensor_gather_all(NULL, NULL, NULL), "reshard_sharded_tensor_gather_all: tensor is NULL");
+  BAD(reshard_sharded_tensor_scatter(NULL, NULL, 0, NULL, NULL, NULL, &t),
+      "reshard_sharded_tensor_scatter: sharder is NULL");
 }
 
 RUN_CASES

@@ -1,6 +1,8 @@
 /* Resharding when a rank asks for something wrong, or gives up: all ranks get the same error, and every rank's tensor
  * is as it was. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
 #include <string.h>
@@ -109,8 +111,7 @@ static void wrong_body(void *user, int64_t r) {
   reshard_status status = reshard_sharder_create(p->comms[r], NULL, &second);
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
     status = reshard_sharded_tensor_empty(p->sharders[r], w->src, &f32, NULL, &kept[i]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_empty(second, w->src, &f32, NULL, &foreign);
+  RS_THEN(status, reshard_sharded_tensor_empty(second, w->src, &f32, NULL, &foreign));
   reshard_metadata before[2];
   reshard_tensor arrays[2], now;
   void *poison = &second;
@@ -177,14 +178,11 @@ CASE(wrong_call_of_one_rank_leaves_all_tensors_alone) {
 
 CASE(test_no_tensors) {
   reshard_sharded_tensor none[2] = {NULL, NULL};
-  assert_int_equal(reshard_sharded_tensor_reshard(0, NULL, NULL, NULL), RESHARD_SUCCESS);
-  assert_int_equal(reshard_sharded_tensor_reshard_to(0, NULL, NULL, NULL, NULL), RESHARD_SUCCESS);
-  assert_int_equal(reshard_sharded_tensor_reshard(-1, none, NULL, NULL), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "-1 tensors"));
-  assert_int_equal(reshard_sharded_tensor_reshard(2, NULL, NULL, NULL), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "2 tensors, list NULL"));
-  assert_int_equal(reshard_sharded_tensor_reshard_to(2, none, NULL, NULL, NULL), RESHARD_ERROR_INVALID);
-  assert_non_null(strstr(reshard_last_error(), "tensor 0 is NULL"));
+  GOOD(reshard_sharded_tensor_reshard(0, NULL, NULL, NULL));
+  GOOD(reshard_sharded_tensor_reshard_to(0, NULL, NULL, NULL, NULL));
+  FAILS_WITH(reshard_sharded_tensor_reshard(-1, none, NULL, NULL), RESHARD_ERROR_INVALID, "-1 tensors");
+  FAILS_WITH(reshard_sharded_tensor_reshard(2, NULL, NULL, NULL), RESHARD_ERROR_INVALID, "2 tensors, list NULL");
+  FAILS_WITH(reshard_sharded_tensor_reshard_to(2, none, NULL, NULL, NULL), RESHARD_ERROR_INVALID, "tensor 0 is NULL");
 }
 
 /* A rank that refuses its own arguments brings that to whatever the others do; then all agree, and go on. */
@@ -205,8 +203,7 @@ static void refusing_body(void *user, int64_t r) {
                    strcmp(reshard_last_error(), "rank 2: no such thing here") != 0;
     status = reshard_comm_agree(p->comms[r], RESHARD_SUCCESS);
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL);
+  RS_THEN(status, reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL));
   rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);
 }
@@ -231,8 +228,7 @@ static void absent_body(void *user, int64_t r) {
     test_sleep_ms(20);
     reshard_comm_abort(p->comms[r]);
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL);
+  RS_THEN(status, reshard_sharded_tensor_reshard(1, &tensor, &w->dst, NULL));
   p->wrong[r] += reshard_sharded_tensor_layout(tensor) != w->src || sharded_check(tensor, r, 3) != 0;
   rank_result_set(&p->results[r], status);
   reshard_sharded_tensor_release(tensor);

@@ -1,5 +1,7 @@
 /* Resharding in place and into new tensors: PyTorch's own cases, then what they do not have. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/sharded_ranks.h"
 
 static const reshard_properties f32 = {.dtype = RESHARD_F32};
@@ -96,7 +98,7 @@ CASE(sharder_with_a_topology_passes_bytes_on) {
     entered[with] = 0;
     for (int r = 2; r < RANKS; r++) {
       reshard_comm_stats stats;
-      assert_int_equal(reshard_comm_get_stats(p.comms[r], &stats), RESHARD_SUCCESS);
+      GOOD(reshard_comm_get_stats(p.comms[r], &stats));
       entered[with] += with ? stats.between_bytes : stats.received_bytes;
     }
     sharded_ranks_close(&p);
@@ -205,8 +207,7 @@ static void beside_body(void *user, int64_t r) {
     else if (status == RESHARD_SUCCESS)
       status = reshard_tensor_as_strided(whole, 2, info.shape, info.strides, info.offset, &arrays[i]);
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_from_layout(p->sharders[r], b->layout, &f32, 2, arrays, &made);
+  RS_THEN(status, reshard_sharded_tensor_from_layout(p->sharders[r], b->layout, &f32, 2, arrays, &made));
   rank_result_set(&p->results[r], status);
   if (status == RESHARD_SUCCESS) {
     reshard_layout columns;
@@ -276,9 +277,8 @@ static reshard_status from_strided(sharded_ranks *p, int64_t r, reshard_layout l
     shards[i].tensor = strided_tensor(dtype, ndim, info.shape, i % 2 == 0);
     array_fill(layout, r, i, shards[i].tensor, seed);
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_from_local(p->sharders[r], reshard_layout_ndim(layout),
-                                               reshard_layout_shape(layout), n, shards, tensor);
+  RS_THEN(status, reshard_sharded_tensor_from_local(p->sharders[r], reshard_layout_ndim(layout),
+                                                    reshard_layout_shape(layout), n, shards, tensor));
   for (int64_t i = 0; i < n; i++)
     reshard_tensor_release(shards[i].tensor);
   return status;
@@ -294,11 +294,9 @@ static void three_body(void *user, int64_t r) {
     if (status == RESHARD_SUCCESS)
       sharded_fill(tensors[i], r, (uint64_t)i);
   }
-  if (status == RESHARD_SUCCESS)
-    status = from_strided(p, r, t->src[2], t->properties[2].dtype, 2, &tensors[2]);
-  if (status == RESHARD_SUCCESS)
-    status = t->to ? reshard_sharded_tensor_reshard_to(3, tensors, t->dst, NULL, results)
-                   : reshard_sharded_tensor_reshard(3, tensors, t->dst, NULL);
+  RS_THEN(status, from_strided(p, r, t->src[2], t->properties[2].dtype, 2, &tensors[2]));
+  RS_THEN(status, t->to ? reshard_sharded_tensor_reshard_to(3, tensors, t->dst, NULL, results)
+                        : reshard_sharded_tensor_reshard(3, tensors, t->dst, NULL));
   for (int i = 0; i < 3 && status == RESHARD_SUCCESS; i++) {
     p->wrong[r] += sharded_check(t->to ? results[i] : tensors[i], r, (uint64_t)i);
     if (!t->to)
@@ -347,12 +345,12 @@ CASE(local_tensors_that_are_kept_live_on) {
   reshard_layout rows = layout_from_text("chunk(0)", 2, shape, 1), flat = layout_from_text("flat()", 2, shape, 1);
   reshard_sharded_tensor t;
   reshard_tensor old, now;
-  assert_int_equal(reshard_sharded_tensor_empty(p.sharders[0], rows, &f32, NULL, &t), RESHARD_SUCCESS);
+  GOOD(reshard_sharded_tensor_empty(p.sharders[0], rows, &f32, NULL, &t));
   sharded_fill(t, 0, 5);
-  assert_int_equal(reshard_sharded_tensor_local(t, 0, &old, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_sharded_tensor_local(t, 0, &old, NULL));
   reshard_tensor_retain(old);
-  assert_int_equal(reshard_sharded_tensor_reshard(1, &t, &flat, NULL), RESHARD_SUCCESS);
-  assert_int_equal(reshard_sharded_tensor_local(t, 0, &now, NULL), RESHARD_SUCCESS);
+  GOOD(reshard_sharded_tensor_reshard(1, &t, &flat, NULL));
+  GOOD(reshard_sharded_tensor_local(t, 0, &now, NULL));
   reshard_tensor_retain(now);
   assert_ptr_not_equal(old, now);
   reshard_sharded_tensor_release(t);

@@ -1,5 +1,6 @@
 /* Trees with sharded tensors, DTensors and nested ones in them, mapped, cast and moved: their local tensors are others
  * then, on all ranks alike, and what they are parts of is as before. */
+#include "base/base.h"
 #include "bench/cli/naive_cast.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
@@ -85,8 +86,7 @@ static void gather_body(void *user, int64_t r) {
   gathering *g = p->user;
   reshard_sharded_tensor before = sharded_at(g->state[r], g->path), after = sharded_at(g->cast[r], g->path);
   reshard_status status = reshard_sharded_tensor_gather_all(before, g->whole[r], NULL);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_gather_all(after, g->whole_cast[r], NULL);
+  RS_THEN(status, reshard_sharded_tensor_gather_all(after, g->whole_cast[r], NULL));
   rank_result_set(&p->results[r], status);
 }
 
@@ -269,8 +269,7 @@ static reshard_status pair_map(void *value, const char *path, reshard_tree_tenso
     return RESHARD_ERROR_OUT_OF_MEMORY;
   made->references = 1;
   reshard_status status = map(user, path, p->first, &made->first);
-  if (status == RESHARD_SUCCESS)
-    status = map(user, path, p->second, &made->second);
+  RS_THEN(status, map(user, path, p->second, &made->second));
   bool changed = made->first != NULL || made->second != NULL;
   if (made->first == NULL)
     made->first = reshard_tensor_retain(p->first);
@@ -360,10 +359,8 @@ CASE(test_cast_dtensors) {
 static reshard_status copy_tensor(void *user, const char *path, reshard_tensor tensor, reshard_tensor *mapped) {
   reshard_tensor_info was, is;
   reshard_status status = reshard_tensor_get_info(tensor, &was);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tensor_create(was.dtype, was.ndim, was.shape, mapped);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tensor_get_info(*mapped, &is);
+  RS_THEN(status, reshard_tensor_create(was.dtype, was.ndim, was.shape, mapped));
+  RS_THEN(status, reshard_tensor_get_info(*mapped, &is));
   if (status != RESHARD_SUCCESS)
     return status;
   if (was.elements > 0 && was.contiguous)

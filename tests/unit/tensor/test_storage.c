@@ -364,15 +364,11 @@ static void open_body(void *user, int64_t r) {
   reshard_mesh mesh = NULL;
   reshard_status status = reshard_tensor_create(RESHARD_F32, 2, (int64_t[]){15, 40}, &w->arrays[r]);
   memset(rs_tensor_data(w->arrays[r]), (int)r + 1, BYTES / 2);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharded_tensor_from_layout(p->sharders[r], w->rows, &f32, 1, &w->arrays[r], &w->sharded[r]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_mesh_create(p->comms[r], 0, 1, &two, NULL, 0, NULL, &mesh);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_dtensor_from_local(p->sharders[r], &(reshard_placing){mesh, &rows, NULL}, w->arrays[r], 2, shape,
-                                        0, &w->dtensor[r]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tensor_create(RESHARD_F32, 2, shape, &w->whole[r]);
+  RS_THEN(status, reshard_sharded_tensor_from_layout(p->sharders[r], w->rows, &f32, 1, &w->arrays[r], &w->sharded[r]));
+  RS_THEN(status, reshard_mesh_create(p->comms[r], 0, 1, &two, NULL, 0, NULL, &mesh));
+  RS_THEN(status, reshard_dtensor_from_local(p->sharders[r], &(reshard_placing){mesh, &rows, NULL}, w->arrays[r], 2,
+                                             shape, 0, &w->dtensor[r]));
+  RS_THEN(status, reshard_tensor_create(RESHARD_F32, 2, shape, &w->whole[r]));
   reshard_mesh_release(mesh);
   rank_result_set(&p->results[r], status);
 }

@@ -14,8 +14,8 @@ CASE(created_tensors_are_contiguous_and_aligned) {
   for (int d = RESHARD_BOOL; d < RESHARD_DTYPE_COUNT; d++) {
     reshard_tensor t;
     reshard_tensor_info info;
-    assert_int_equal(reshard_tensor_create((reshard_dtype)d, 3, shape, &t), RESHARD_SUCCESS);
-    assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+    GOOD(reshard_tensor_create((reshard_dtype)d, 3, shape, &t));
+    GOOD(reshard_tensor_get_info(t, &info));
     assert_true((int)info.dtype == d && info.ndim == 3 && info.elements == 35 && info.contiguous);
     assert_true(info.shape[0] == 5 && info.shape[1] == 1 && info.shape[2] == 7);
     assert_true(info.strides[0] == 7 && info.strides[1] == 7 && info.strides[2] == 1);
@@ -26,20 +26,20 @@ CASE(created_tensors_are_contiguous_and_aligned) {
   }
   reshard_tensor t;
   reshard_tensor_info info;
-  assert_int_equal(reshard_tensor_create(RESHARD_F32, 3, empty, &t), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+  GOOD(reshard_tensor_create(RESHARD_F32, 3, empty, &t));
+  GOOD(reshard_tensor_get_info(t, &info));
   assert_true(info.elements == 0 && info.contiguous && info.data == NULL);
   reshard_tensor_release(t);
-  assert_int_equal(reshard_tensor_create(RESHARD_C128, 0, NULL, &t), RESHARD_SUCCESS); /* a scalar */
-  assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+  GOOD(reshard_tensor_create(RESHARD_C128, 0, NULL, &t)); /* a scalar */
+  GOOD(reshard_tensor_get_info(t, &info));
   assert_true(info.elements == 1 && info.contiguous && info.data != NULL);
   reshard_tensor_release(t);
-  assert_int_equal(reshard_tensor_create(RESHARD_U8, 1, large, &t), RESHARD_SUCCESS);
-  assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+  GOOD(reshard_tensor_create(RESHARD_U8, 1, large, &t));
+  GOOD(reshard_tensor_get_info(t, &info));
   memset(info.data, 2, (size_t)large[0]);
   reshard_tensor_set_requires_grad(t, 5);
   reshard_tensor_set_pin_memory(t, -1);
-  assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+  GOOD(reshard_tensor_get_info(t, &info));
   assert_true(info.requires_grad == 1 && info.pin_memory == 1);
   reshard_tensor_release(t);
 }
@@ -61,9 +61,8 @@ CASE(wrapped_tensors_have_the_strides_given) {
     reshard_tensor t;
     reshard_tensor_info info;
     int freed = 0;
-    assert_int_equal(reshard_tensor_wrap(RESHARD_I32, 2, shape, cases[i].strides, memory, count, &freed, &t),
-                     RESHARD_SUCCESS);
-    assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+    GOOD(reshard_tensor_wrap(RESHARD_I32, 2, shape, cases[i].strides, memory, count, &freed, &t));
+    GOOD(reshard_tensor_get_info(t, &info));
     assert_ptr_equal(info.data, memory);
     assert_int_equal(info.contiguous, cases[i].contiguous);
     assert_int_equal(info.strides[0], cases[i].strides != NULL ? cases[i].strides[0] : 4);
@@ -75,13 +74,11 @@ CASE(wrapped_tensors_have_the_strides_given) {
   }
   reshard_tensor t; /* strides that are not walked do not matter; nor does a release function */
   reshard_tensor_info info;
-  assert_int_equal(reshard_tensor_wrap(RESHARD_I32, 2, (int64_t[]){1, 4}, (int64_t[]){99, 1}, memory, NULL, NULL, &t),
-                   RESHARD_SUCCESS);
-  assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+  GOOD(reshard_tensor_wrap(RESHARD_I32, 2, (int64_t[]){1, 4}, (int64_t[]){99, 1}, memory, NULL, NULL, &t));
+  GOOD(reshard_tensor_get_info(t, &info));
   assert_true(info.contiguous);
   reshard_tensor_release(t);
-  assert_int_equal(reshard_tensor_wrap(RESHARD_I32, 2, (int64_t[]){0, 4}, (int64_t[]){1, 7}, NULL, NULL, NULL, &t),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_tensor_wrap(RESHARD_I32, 2, (int64_t[]){0, 4}, (int64_t[]){1, 7}, NULL, NULL, NULL, &t));
   reshard_tensor_release(t);
   reshard_tensor_release(NULL);
   assert_null(reshard_tensor_retain(NULL));
@@ -130,11 +127,9 @@ CASE(strides_that_overlap_are_told) {
   char memory[512];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     reshard_tensor t;
-    assert_int_equal(
-        reshard_tensor_wrap(RESHARD_U8, cases[i].ndim, cases[i].shape, cases[i].strides, memory, NULL, NULL, &t),
-        RESHARD_SUCCESS);
+    GOOD(reshard_tensor_wrap(RESHARD_U8, cases[i].ndim, cases[i].shape, cases[i].strides, memory, NULL, NULL, &t));
     reshard_tensor_info info;
-    assert_int_equal(reshard_tensor_get_info(t, &info), RESHARD_SUCCESS);
+    GOOD(reshard_tensor_get_info(t, &info));
     assert_int_equal(info.overlapping, !cases[i].distinct);
     reshard_tensor_release(t);
   }
@@ -151,8 +146,7 @@ CASE(last_reference_of_any_thread_frees) {
   int freed = 0;
   char memory[4];
   reshard_tensor t;
-  assert_int_equal(reshard_tensor_wrap(RESHARD_U8, 1, (int64_t[]){4}, NULL, memory, count, &freed, &t),
-                   RESHARD_SUCCESS);
+  GOOD(reshard_tensor_wrap(RESHARD_U8, 1, (int64_t[]){4}, NULL, memory, count, &freed, &t));
   for (int r = 0; r < 3; r++)
     reshard_tensor_retain(t);
   rank_threads_run(4, share, t);

@@ -1,7 +1,9 @@
 /* Places of arrays. Memory that the rank's GPU does not reach is an error of all ranks at create and rebind, with the
  * numbers; memory of the GPU that another rank's does not reach is packed by all ranks, and never read
  * where it is. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -15,8 +17,6 @@
 #include <string.h>
 
 enum { RANKS = 3, ROWS = 3 * RANKS, COLUMNS = 4 * RANKS, ELEMENTS = ROWS * COLUMNS / RANKS, BYTES = 4 * ELEMENTS };
-
-#define GOOD(call) assert_int_equal(call, RESHARD_SUCCESS)
 
 /* Memory of rank 1's source; of the others it is plain. */
 typedef enum memory { PLAIN, PAGEABLE, PINNED, OTHER_GPU, CLOSED_POOL, OPEN_POOL, MAPPED, MEMORIES } memory;
@@ -113,8 +113,7 @@ static reshard_status move_rank(world *w, int64_t r, reshard_plan plan, cudaStre
   if (status == RESHARD_SUCCESS && w->rebind)
     status = reshard_transfer_rebind(transfer, &arrays);
   rank_result_set(&w->result[r], status);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_get_info(transfer, &info);
+  RS_THEN(status, reshard_transfer_get_info(transfer, &info));
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
     status = reshard_execute(transfer, stream);
   cudaStreamSynchronize(stream);
@@ -145,15 +144,11 @@ static void rank_body(void *user, int64_t r) {
     char name[32];
     snprintf(name, sizeof name, "cuda:%d", (int)r);
     status = reshard_device_create(name, NULL, &w->device[r]);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_comm_create_nccl(w->id, RANKS, r, w->device[r], 5000, &w->comm[r]);
+    RS_THEN(status, reshard_comm_create_nccl(w->id, RANKS, r, w->device[r], 5000, &w->comm[r]));
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, r, NULL, &plan);
+  RS_THEN(status, reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src));
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, r, NULL, &plan));
   rank_result_set(&w->result[r], status);
   if (status == RESHARD_SUCCESS)
     (void)move_rank(w, r, plan, stream);
@@ -264,8 +259,7 @@ static reshard_status check_result(reshard_sharded_tensor result, int64_t r) {
   reshard_tensor array;
   reshard_tensor_info info;
   reshard_status status = reshard_sharded_tensor_local(result, 0, &array, NULL);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tensor_get_info(array, &info);
+  RS_THEN(status, reshard_tensor_get_info(array, &info));
   return status == RESHARD_SUCCESS ? check_columns(info.data, r) : status;
 }
 
@@ -277,12 +271,9 @@ static reshard_status reshard_often(repeated *w, int64_t r) {
   reshard_layout from = NULL, to = NULL;
   void *stream = NULL;
   reshard_status status = reshard_stream_create(w->device[r], &stream);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharder_create(w->comm[r], &options, &w->sharder[r]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &from);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &to);
+  RS_THEN(status, reshard_sharder_create(w->comm[r], &options, &w->sharder[r]));
+  RS_THEN(status, reshard_layout_parse("chunk(0)", 2, shape, RANKS, &from));
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &to));
   for (int i = 0; i < CALLS && status == RESHARD_SUCCESS; i++) {
     reshard_tensor part = NULL;
     reshard_tensor_info info;
@@ -291,20 +282,14 @@ static reshard_status reshard_often(repeated *w, int64_t r) {
       status = reshard_tensor_wrap_on(w->device[r], RESHARD_F32, 2, rows, NULL, w->memory[i % 2], NULL, NULL, &part);
     else
       status = reshard_tensor_create_on(w->device[r], RESHARD_F32, 2, rows, stream, &part);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_stream_synchronize(w->device[r], stream);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_tensor_get_info(part, &info);
+    RS_THEN(status, reshard_stream_synchronize(w->device[r], stream));
+    RS_THEN(status, reshard_tensor_get_info(part, &info));
     if (status == RESHARD_SUCCESS)
       fill_source(info.data, r);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_sharded_tensor_from_layout(w->sharder[r], from, &f32, 1, &part, &tensor);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_sharded_tensor_reshard_to(1, &tensor, &to, stream, &result);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_stream_synchronize(w->device[r], stream);
-    if (status == RESHARD_SUCCESS)
-      status = check_result(result, r);
+    RS_THEN(status, reshard_sharded_tensor_from_layout(w->sharder[r], from, &f32, 1, &part, &tensor));
+    RS_THEN(status, reshard_sharded_tensor_reshard_to(1, &tensor, &to, stream, &result));
+    RS_THEN(status, reshard_stream_synchronize(w->device[r], stream));
+    RS_THEN(status, check_result(result, r));
     reshard_sharded_tensor_release(result);
     reshard_sharded_tensor_release(tensor);
     reshard_tensor_release(part);

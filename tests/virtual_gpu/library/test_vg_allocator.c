@@ -1,6 +1,8 @@
 /* The caller's allocator: all memory of a GPU comes from it - storage, staging, tables, uploads, records - and all goes
  * back. The library asks the runtime for none. Staging that a peer's GPU does not reach is an error of all ranks. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/reshards/tensor_pair.h"
 #include "virtual_gpu.h"
@@ -22,7 +24,6 @@ static const reshard_properties f32 = {.dtype = RESHARD_F32};
 
 static const float zeros[ROWS * COLUMNS / RANKS];
 
-#define GOOD(call) assert_int_equal(call, RESHARD_SUCCESS)
 #define TRY(call) \
   do { \
     reshard_status status_ = (call); \
@@ -96,14 +97,12 @@ static void open_pools(void) {
 static reshard_status run_transfer(world *w, int64_t r) {
   tensor_pair p;
   reshard_status status = tensor_pair_make(w->device[r], shape, RANKS, r, w->stream[r], &p);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_stream_synchronize(w->device[r], w->stream[r]);
+  RS_THEN(status, reshard_stream_synchronize(w->device[r], w->stream[r]));
   if (status == RESHARD_SUCCESS) {
     vg_poke(p.from.data, zeros, sizeof zeros);
     status = tensor_pair_bind(&p, w->comm[r]);
   }
-  if (status == RESHARD_SUCCESS)
-    status = reshard_execute(p.transfer, w->stream[r]);
+  RS_THEN(status, reshard_execute(p.transfer, w->stream[r]));
   tensor_pair_free(&p);
   return status;
 }

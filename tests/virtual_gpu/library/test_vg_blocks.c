@@ -1,5 +1,7 @@
 /* The limit of blocks (max_blocks of a device): no launch of a transfer has more, and what arrives is the same. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -7,8 +9,6 @@
 #include <reshard/reshard.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define GOOD(call) assert_int_equal((call), RESHARD_SUCCESS)
 
 enum { RANKS = 3, ROWS = 384, COLUMNS = 768, ENTRIES = 3 };
 static const int64_t shape[] = {ROWS, COLUMNS}, transposed[] = {COLUMNS, ROWS};
@@ -45,10 +45,8 @@ static reshard_status move_rank(world *w, int64_t rank) {
   cudaSetDevice(0);
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   reshard_status status = create_plan(w, rank, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, w->comms[rank], &arrays, &options, &transfer);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_execute(transfer, stream);
+  RS_THEN(status, reshard_transfer_create(plan, w->comms[rank], &arrays, &options, &transfer));
+  RS_THEN(status, reshard_execute(transfer, stream));
   cudaStreamSynchronize(stream);
   reshard_transfer_destroy(transfer);
   reshard_plan_destroy(plan);

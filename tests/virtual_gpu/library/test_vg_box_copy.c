@@ -436,12 +436,10 @@ static reshard_status everything(fixture *b, rs_program **program, rs_program **
   memcpy(b->wanted, b->source, 100);
   memcpy(b->wanted + 200, b->source, 100);
   reshard_status status = b->device->work->compile(b->device, &copies, 0, program);
-  if (status == RESHARD_SUCCESS)
-    status = b->device->work->run(b->device, 1, program, b->stream[0]);
+  RS_THEN(status, b->device->work->run(b->device, 1, program, b->stream[0]));
   for (int k = 0; k < 3 && status == RESHARD_SUCCESS; k++) {
     status = b->device->work->recompile(b->device, &copies, 0, kept);
-    if (status == RESHARD_SUCCESS)
-      status = b->device->work->run(b->device, 1, kept, b->stream[0]);
+    RS_THEN(status, b->device->work->run(b->device, 1, kept, b->stream[0]));
   }
   rs_span spans[2] = {{b->from, b->to, 100, false}, {b->from, b->to + 200, 100, false}};
   for (int n = 1; n <= 2 && status == RESHARD_SUCCESS; n++)

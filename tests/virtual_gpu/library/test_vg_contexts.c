@@ -1,6 +1,7 @@
 /* Contexts: a thread that has set no device has none after any call of the library. GPU 0, where the ranks are not, has
  * none either. One that has set a device keeps it. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 #include "virtual_gpu/library/node/node_gather.h"
@@ -12,8 +13,6 @@
 #include <stdio.h>
 
 enum { RANKS = NODE_RANKS, ROWS = 9, COLUMNS = 12 };
-
-#define GOOD(call) assert_int_equal(call, RESHARD_SUCCESS)
 
 typedef struct world {
   enum { LOCAL, NCCL, NODE } kind;

@@ -1,5 +1,7 @@
 /* Memory of a transfer on a GPU: the workspace that the plan tells, and the tables of its programs. */
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -35,8 +37,7 @@ static reshard_status rank_work(world *w, int64_t rank, reshard_plan plan, void 
   for (int k = 0; k < 2 && status == RESHARD_SUCCESS; k++)
     status = reshard_execute(transfer, stream);
   cudaStreamSynchronize(stream);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_get_info(transfer, &info);
+  RS_THEN(status, reshard_transfer_get_info(transfer, &info));
   w->taken[rank] = info.workspace_bytes;
   w->extra[rank] = vg_memory_peak((int)rank) - before;
   reshard_transfer_destroy(transfer);
@@ -57,16 +58,12 @@ static void rank_body(void *user, int64_t rank) {
   cudaMemsetAsync(src, 1, 2 * BYTES, stream);
   vg_reset_peak((int)rank);
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &rows);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &columns);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &columns));
   const reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .src = rows, .dst = columns, .dtype = RESHARD_F32};
   const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit};
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, rank, &options, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_workspace(plan, &w->promised[rank]);
-  if (status == RESHARD_SUCCESS)
-    status = rank_work(w, rank, plan, src, dst, stream);
+  RS_THEN(status, reshard_plan_create(1, &entry, rank, &options, &plan));
+  RS_THEN(status, reshard_plan_workspace(plan, &w->promised[rank]));
+  RS_THEN(status, rank_work(w, rank, plan, src, dst, stream));
   rank_result_set(&w->result[rank], status);
   reshard_plan_destroy(plan);
   reshard_layout_release(rows);
@@ -83,10 +80,10 @@ static void run_transfer(reshard_path path, int64_t limit, bool strided) {
   for (int r = 0; r < RANKS; r++) {
     char name[16];
     snprintf(name, sizeof name, "cuda:%d", r);
-    assert_int_equal(reshard_device_create(name, NULL, &devices[r]), RESHARD_SUCCESS);
+    GOOD(reshard_device_create(name, NULL, &devices[r]));
   }
   reshard_local_options local = {.size = RESHARD_LOCAL_OPTIONS_INIT, .devices = devices, .ndevices = RANKS};
-  assert_int_equal(reshard_comm_create_local(RANKS, &local, w.comms), RESHARD_SUCCESS);
+  GOOD(reshard_comm_create_local(RANKS, &local, w.comms));
   rank_threads_run(RANKS, rank_body, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a transfer");
   for (int r = 0; r < RANKS; r++) {

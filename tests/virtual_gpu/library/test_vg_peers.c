@@ -4,6 +4,7 @@
 #include "exec/transfer.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -65,14 +66,10 @@ static void run_rank(void *user, int64_t r) {
   reshard_arrays arrays = {
       .size = RESHARD_ARRAYS_INIT, .src = (void *[]){w->src[r]}, .dst = (void *[]){w->dst[r]}, .nsrc = 1, .ndst = 1};
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, r, NULL, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_execute(transfer, stream);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, r, NULL, &plan));
+  RS_THEN(status, reshard_transfer_create(plan, w->comm[r], &arrays, &options, &transfer));
+  RS_THEN(status, reshard_execute(transfer, stream));
   if (status == RESHARD_SUCCESS)
     note_priorities(transfer, r);
   cudaStreamSynchronize(stream);
@@ -92,10 +89,10 @@ CASE(test_begins_after_itself) {
   for (int r = 0; r < RANKS; r++) {
     char name[16];
     snprintf(name, sizeof name, "cuda:%d", r);
-    assert_int_equal(reshard_device_create(name, NULL, &device[r]), RESHARD_SUCCESS);
+    GOOD(reshard_device_create(name, NULL, &device[r]));
   }
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 0, device, RANKS};
-  assert_int_equal(reshard_comm_create_local(RANKS, &options, w.comm), RESHARD_SUCCESS);
+  GOOD(reshard_comm_create_local(RANKS, &options, w.comm));
   seen_by = &w;
   original = w.comm[0]->device->work;
   recording = *original;

@@ -3,6 +3,7 @@
 #include "bench/cli/naive_cast.h"
 #include "bench/cli/naive_scaled.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
 #include <math.h>
@@ -19,13 +20,13 @@ static reshard_convert_report report;
 static reshard_status run_convert(const char *in, const char *out, options with) {
   reshard_convert_options o = RESHARD_CONVERT_OPTIONS_DEFAULTS;
   if (with.dtype != NULL)
-    assert_int_equal(reshard_dtype_parse_blocks(with.dtype, &o.dtype, &o.blocks), RESHARD_SUCCESS);
+    GOOD(reshard_dtype_parse_blocks(with.dtype, &o.dtype, &o.blocks));
   if (with.src != NULL)
-    assert_int_equal(reshard_rules_parse(with.src, "r", &o.src_rules), RESHARD_SUCCESS);
+    GOOD(reshard_rules_parse(with.src, "r", &o.src_rules));
   if (with.dst != NULL)
-    assert_int_equal(reshard_rules_parse(with.dst, "r", &o.dst_rules), RESHARD_SUCCESS);
+    GOOD(reshard_rules_parse(with.dst, "r", &o.dst_rules));
   if (with.map != NULL)
-    assert_int_equal(reshard_map_parse(with.map, "m", &o.map), RESHARD_SUCCESS);
+    GOOD(reshard_map_parse(with.map, "m", &o.map));
   o.dst = with.layout;
   o.force = o.verify = 1;
   reshard_status status = reshard_convert(scratch_path(in), scratch_path(out), &o, &report);
@@ -242,9 +243,8 @@ CASE(bytes_between_ranks_are_those_of_what_would_travel) {
     o.dst = cases[i].dst;
     o.world = 3;
     o.force = 1;
-    assert_int_equal(reshard_dtype_parse_blocks("f8_e4m3/128x128", &o.dtype, &o.blocks), RESHARD_SUCCESS);
-    assert_int_equal(reshard_convert(scratch_path("in.safetensors"), scratch_path("q-shards"), &o, &report),
-                     RESHARD_SUCCESS);
+    GOOD(reshard_dtype_parse_blocks("f8_e4m3/128x128", &o.dtype, &o.blocks));
+    GOOD(reshard_convert(scratch_path("in.safetensors"), scratch_path("q-shards"), &o, &report));
     int64_t wire = cases[i].rows * 256 * (cases[i].whole ? 1 : 4) + (cases[i].whole ? cases[i].rows / 128 * 2 * 4 : 0);
     assert_int_equal(report.wire_bytes, wire);
     if (!cases[i].whole) /* the way back reads shards that have whole blocks */
@@ -252,8 +252,7 @@ CASE(bytes_between_ranks_are_those_of_what_would_travel) {
     must_convert("q-shards", "q.safetensors", (options){0});
     o.blocks = (reshard_blocks){0};
     o.dtype = RESHARD_BF16;
-    assert_int_equal(reshard_convert(scratch_path("q.safetensors"), scratch_path("back-shards"), &o, &report),
-                     RESHARD_SUCCESS);
+    GOOD(reshard_convert(scratch_path("q.safetensors"), scratch_path("back-shards"), &o, &report));
     assert_int_equal(report.wire_bytes, wire);
   }
   scratch_remove("q-shards");
@@ -359,14 +358,14 @@ static const char *list_made(const char *file, const char *text) {
   static char names[256];
   reshard_model source, target;
   reshard_map map;
-  assert_int_equal(reshard_map_parse(text, "m", &map), RESHARD_SUCCESS);
-  assert_int_equal(reshard_model_open(scratch_path(file), &source), RESHARD_SUCCESS);
+  GOOD(reshard_map_parse(text, "m", &map));
+  GOOD(reshard_model_open(scratch_path(file), &source));
   if (reshard_map_model(map, source, &target) != RESHARD_SUCCESS)
     fail_msg("%s: %s", text, reshard_last_error());
   names[0] = '\0';
   for (int64_t i = 0; i < reshard_model_count(target); i++) {
     reshard_model_tensor t;
-    assert_int_equal(reshard_model_get(target, i, &t), RESHARD_SUCCESS);
+    GOOD(reshard_model_get(target, i, &t));
     snprintf(names + strlen(names), sizeof names - strlen(names), "%s %s ", t.name, reshard_dtype_string(t.dtype));
   }
   reshard_model_free(source);

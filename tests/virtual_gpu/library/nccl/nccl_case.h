@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "nccl_rank.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -55,7 +56,7 @@ static inline void nccl_world_open_rank(void *user, int64_t rank) {
 
 /* Sets the communicator of the world. */
 static inline void nccl_world_begin(nccl_world *w) {
-  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w->id));
   rank_threads_run(w->n, nccl_world_open_rank, w);
   rank_results_assert(w->n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
 }
@@ -106,10 +107,8 @@ static inline reshard_status nccl_case_capture(reshard_transfer transfer, cudaSt
   cudaGraph_t graph = NULL;
   RS_TRY(cuda_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
   reshard_status status = reshard_execute(transfer, stream), ended = cuda_status(cudaStreamEndCapture(stream, &graph));
-  if (status == RESHARD_SUCCESS)
-    status = ended;
-  if (status == RESHARD_SUCCESS)
-    status = cuda_status(cudaGraphInstantiate(exec, graph, 0));
+  RS_THEN(status, ended);
+  RS_THEN(status, cuda_status(cudaGraphInstantiate(exec, graph, 0)));
   if (graph != NULL)
     cudaGraphDestroy(graph);
   return status;
@@ -163,12 +162,10 @@ static inline void nccl_case_rank(void *user, int64_t rank) {
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT,  src.pointer, dst.pointer, src.host.stride_list,
                            dst.host.stride_list, src.host.n,  dst.host.n};
   reshard_status status = reshard_plan_create(c->nentries, entries, rank, &c->options, &plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(plan, w->comm[rank], &arrays, &options, &transfer);
+  RS_THEN(status, reshard_transfer_create(plan, w->comm[rank], &arrays, &options, &transfer));
   reshard_plan_info info;
   w->rounds[rank] = reshard_plan_get_info(plan, &info) == RESHARD_SUCCESS ? info.rounds : 0;
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_get_info(transfer, &w->info[rank]);
+  RS_THEN(status, reshard_transfer_get_info(transfer, &w->info[rank]));
   if (status == RESHARD_SUCCESS && w->graph)
     status = nccl_case_capture(transfer, stream, &graph);
   for (int k = 0; k < w->executes && status == RESHARD_SUCCESS; k++)

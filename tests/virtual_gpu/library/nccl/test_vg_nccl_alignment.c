@@ -1,8 +1,10 @@
 /* Messages over NCCL go in place where their address is a multiple of 16 on that side, else through staging; the data
  * comes out alike, and each rank decides for itself. */
+#include "base/base.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -53,8 +55,7 @@ static reshard_status world_turn(world *w, int64_t r, int i, reshard_transfer tr
   buffers_fill(src, dst, r);
   reshard_status status = reshard_execute(transfer, stream);
   cudaStreamSynchronize(stream);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_get_info(transfer, &info);
+  RS_THEN(status, reshard_transfer_get_info(transfer, &info));
   if (status != RESHARD_SUCCESS)
     return status;
   w->right[r][i] = buffer_is_right(dst, r);
@@ -70,10 +71,8 @@ static reshard_status plan_make(const world *w, int64_t r, reshard_plan *plan) {
   reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
   const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit};
   reshard_status status = reshard_layout_parse("chunk(0)", 1, shape, RANKS, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(0;1,2,0)", 1, shape, RANKS, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, r, &options, plan);
+  RS_THEN(status, reshard_layout_parse("chunk(0;1,2,0)", 1, shape, RANKS, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, r, &options, plan));
   reshard_layout_release(entry.src);
   reshard_layout_release(entry.dst);
   return status;
@@ -89,23 +88,18 @@ static void world_rank(void *user, int64_t r) {
   for (int i = 0; i < 2; i++)
     arrays[i] = (reshard_arrays){
         .size = RESHARD_ARRAYS_INIT, .src = (void **)&src[i], .dst = (void **)&dst[i], .nsrc = 1, .ndst = 1};
-  if (status == RESHARD_SUCCESS)
-    status = plan_make(w, r, &own.plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(own.plan, own.comm, &arrays[0], NULL, &own.transfer);
-  if (status == RESHARD_SUCCESS)
-    status = world_turn(w, r, 0, own.transfer, src[0], dst[0], own.stream);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_rebind(own.transfer, &arrays[1]);
-  if (status == RESHARD_SUCCESS)
-    status = world_turn(w, r, 1, own.transfer, src[1], dst[1], own.stream);
+  RS_THEN(status, plan_make(w, r, &own.plan));
+  RS_THEN(status, reshard_transfer_create(own.plan, own.comm, &arrays[0], NULL, &own.transfer));
+  RS_THEN(status, world_turn(w, r, 0, own.transfer, src[0], dst[0], own.stream));
+  RS_THEN(status, reshard_transfer_rebind(own.transfer, &arrays[1]));
+  RS_THEN(status, world_turn(w, r, 1, own.transfer, src[1], dst[1], own.stream));
   nccl_rank_end(&own);
   rank_result_set(&w->result[r], status);
 }
 
 static void world_run(world *w) {
   vg_begin(&(vg_options){.devices = RANKS, .seed = 4});
-  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w->id));
   rank_threads_run(RANKS, world_rank, w);
   rank_results_assert(RANKS, w->result, RESHARD_SUCCESS, NULL, "a transfer and a rebind");
   assert_int_equal(vg_end(), 0);

@@ -1,7 +1,9 @@
 /* Collectives of NCCL on the virtual GPU: rank threads, a GPU each. What comes out is what sends and receives bring,
  * byte for byte, in place and through staging; who takes one when, and why not; graphs; every edge left out. */
+#include "base/base.h"
 #include "nccl_rank.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -44,7 +46,7 @@ static void open_rank(void *user, int64_t rank) {
 
 static void open_world(world *w, int64_t n, const way *way, int64_t timeout_ms) {
   *w = (world){.n = n, .timeout_ms = timeout_ms, .way = way, .executes = 2, .compare = true};
-  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w->id));
   rank_threads_run(n, open_rank, w);
   rank_results_assert(n, w->result, RESHARD_SUCCESS, NULL, "creating the communicator");
 }
@@ -70,8 +72,7 @@ static reshard_status make_side(const way *way, int64_t n, int64_t rank, bool so
     reshard_array_info info = {.shape = {0}};
     int64_t arrays;
     reshard_status status = reshard_layout_parse(source ? way->src : way->dst, 2, shape, n, &s->layout[t]);
-    if (status == RESHARD_SUCCESS)
-      status = reshard_layout_array_count(s->layout[t], rank, &arrays);
+    RS_THEN(status, reshard_layout_array_count(s->layout[t], rank, &arrays));
     if (status == RESHARD_SUCCESS && arrays > 0)
       status = reshard_layout_array(s->layout[t], rank, 0, &info);
     if (status != RESHARD_SUCCESS)
@@ -244,12 +245,10 @@ static void rank_body(void *user, int64_t rank) {
   reshard_status status = make_side(w->way, w->n, rank, true, &r.src);
   for (int i = 0; i < 2 && status == RESHARD_SUCCESS; i++)
     status = make_side(w->way, w->n, rank, false, &r.dst[i]);
-  if (status == RESHARD_SUCCESS)
-    status = room_create(w, rank, &r);
+  RS_THEN(status, room_create(w, rank, &r));
   if (status == RESHARD_SUCCESS && w->compare)
     status = look_at_transfer(w, rank, &r);
-  if (status == RESHARD_SUCCESS)
-    status = room_work(w, rank, &r);
+  RS_THEN(status, room_work(w, rank, &r));
   rank_result_set(&w->result[rank], status);
   cudaStreamSynchronize(r.stream);
   for (int i = 0; i < 2; i++) {

@@ -14,7 +14,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/base.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 
 enum { RANKS = 3 };
 
@@ -32,7 +34,7 @@ typedef struct world {
 static void world_begin(world *w, int devices, int64_t timeout_ms) {
   *w = (world){.timeout_ms = timeout_ms, .device_of = {0, 1, 2}};
   vg_begin(&(vg_options){.devices = devices, .seed = 5});
-  assert_int_equal(reshard_nccl_unique_id(w->id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w->id));
 }
 
 static void own_rank(void *user, int64_t rank) {
@@ -94,7 +96,7 @@ CASE(test_ended_parent_first) {
   rank_threads_run(RANKS, split_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "a split");
   for (int r = 0; r < RANKS; r++)
-    assert_int_equal(reshard_comm_abort(w.comm[r]), RESHARD_SUCCESS);
+    GOOD(reshard_comm_abort(w.comm[r]));
   rank_threads_run(RANKS, close_rank, &w);
   rank_threads_run(RANKS, close_sub_rank, &w);
   for (int r = 0; r < RANKS; r++)
@@ -138,10 +140,8 @@ static void shrink_rank(void *user, int64_t rank) {
     return;
   int64_t missing[RANKS], n = 0; /* none where no deadline has passed */
   reshard_status status = reshard_comm_missing(w->comm[rank], missing, &n);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_shrink(w->comm[rank], 1 - n, (int64_t[]){1}, &w->sub[rank]);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_barrier(w->sub[rank]);
+  RS_THEN(status, reshard_comm_shrink(w->comm[rank], 1 - n, (int64_t[]){1}, &w->sub[rank]));
+  RS_THEN(status, reshard_comm_barrier(w->sub[rank]));
   rank_result_set(&w->result[rank], status);
 }
 
@@ -191,8 +191,8 @@ CASE(test_no_shrink) {
   assert_int_equal(vg_end(), 0);
 
   world_borrow(&w, 300);
-  assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
-  assert_non_null(strstr(reshard_last_error(), "the NCCL communicator is the caller's"));
+  FAILS_WITH(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED,
+             "the NCCL communicator is the caller's");
   rank_threads_run(RANKS, close_rank, &w);
   for (int r = 0; r < RANKS; r++)
     ncclCommAbort(w.nccl[r]);
@@ -201,9 +201,8 @@ CASE(test_no_shrink) {
   world_begin(&w, RANKS, 300);
   rank_threads_run(RANKS, own_rank, &w);
   vg_fail_here("ncclCommRevoke", 1, false, 0); /* it is aborted then */
-  assert_int_equal(reshard_comm_abort(w.comm[0]), RESHARD_SUCCESS);
-  assert_int_equal(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED);
-  assert_non_null(strstr(reshard_last_error(), "was aborted"));
+  GOOD(reshard_comm_abort(w.comm[0]));
+  FAILS_WITH(reshard_comm_shrink(w.comm[0], 1, (int64_t[]){1}, &w.sub[0]), RESHARD_ERROR_UNSUPPORTED, "was aborted");
   for (int r = 1; r < RANKS; r++)
     reshard_comm_abort(w.comm[r]);
   rank_threads_run(RANKS, close_rank, &w);
@@ -247,12 +246,9 @@ static reshard_status transfer_make(reshard_comm comm, void *memory, reshard_pla
                            .nsrc = 1,
                            .ndst = 1};
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, n, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, n, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, reshard_comm_rank(comm), NULL, plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(*plan, comm, &arrays, NULL, transfer);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, n, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, reshard_comm_rank(comm), NULL, plan));
+  RS_THEN(status, reshard_transfer_create(*plan, comm, &arrays, NULL, transfer));
   reshard_layout_release(entry.src);
   reshard_layout_release(entry.dst);
   return status;
@@ -274,8 +270,7 @@ static void late_graph_rank(void *user, int64_t rank) {
   cudaDeviceSynchronize();
   reshard_status status = transfer_make(w->comm[rank], memory, &plan, &transfer);
   cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_execute(transfer, stream);
+  RS_THEN(status, reshard_execute(transfer, stream));
   cudaStreamEndCapture(stream, &graph);
   cudaGraphInstantiate(&exec, graph, 0);
   reshard_comm_abort(w->comm[rank]);

@@ -1,9 +1,11 @@
 /* Order of calls of NCCL. Transfers on a communicator and its child, of the same GPUs, may run at the same time, and
  * come in one order on all ranks. A group begins with the peer after its rank. */
+#include "base/base.h"
 #include "comm/nccl/nccl.h"
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -29,12 +31,9 @@ static reshard_status transfer_make(nccl_rank *own, char *memory) {
   reshard_arrays arrays = {
       .size = RESHARD_ARRAYS_INIT, .src = (void *[]){memory}, .dst = (void *[]){memory + BYTES}, .nsrc = 1, .ndst = 1};
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, reshard_comm_rank(own->comm), NULL, &own->plan);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_transfer_create(own->plan, own->comm, &arrays, NULL, &own->transfer);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, reshard_comm_rank(own->comm), NULL, &own->plan));
+  RS_THEN(status, reshard_transfer_create(own->plan, own->comm, &arrays, NULL, &own->transfer));
   reshard_layout_release(entry.src);
   reshard_layout_release(entry.dst);
   return status;
@@ -64,12 +63,9 @@ static void order_rank(void *user, int64_t r) {
   cudaGraphExec_t exec = NULL;
   reshard_status status = nccl_rank_begin(w->id, RANKS, r, 4 * BYTES, (int)r, &own);
   cudaStreamCreateWithFlags(&child.stream, cudaStreamNonBlocking);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_split(own.comm, 0, -r, &child.comm);
-  if (status == RESHARD_SUCCESS)
-    status = transfer_make(&own, own.memory);
-  if (status == RESHARD_SUCCESS)
-    status = transfer_make(&child, own.memory + 2 * BYTES);
+  RS_THEN(status, reshard_comm_split(own.comm, 0, -r, &child.comm));
+  RS_THEN(status, transfer_make(&own, own.memory));
+  RS_THEN(status, transfer_make(&child, own.memory + 2 * BYTES));
   if (status == RESHARD_SUCCESS && w->graph)
     exec = transfer_capture(own.transfer, own.stream);
   for (int i = 0; i < 2 * w->rounds && status == RESHARD_SUCCESS; i++) {
@@ -88,7 +84,7 @@ static void order_rank(void *user, int64_t r) {
 static int order_run(uint64_t seed, int64_t odd, bool graph, int rounds) {
   world w = {.odd = odd, .graph = graph, .rounds = rounds};
   vg_begin(&(vg_options){.devices = RANKS, .seed = seed, .patience_ms = odd < 0 ? 0 : 50});
-  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w.id));
   rank_threads_run(RANKS, order_rank, &w);
   int reports = vg_end();
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "executes of two communicators");
@@ -135,8 +131,7 @@ static void peers_rank(void *user, int64_t r) {
   nccl_rank own;
   bool urgent = false; /* the stream on which ranks meet */
   reshard_status status = nccl_rank_begin(w->id, RANKS, r, 2 * BYTES, 0, &own);
-  if (status == RESHARD_SUCCESS)
-    status = transfer_make(&own, own.memory);
+  RS_THEN(status, transfer_make(&own, own.memory));
   if (status == RESHARD_SUCCESS) {
     int least = 0, greatest = 0, priority = 0;
     rs_nccl *c = rs_nccl_of(own.comm);
@@ -161,9 +156,9 @@ CASE(messages_go_to_the_next_rank_first) {
   world w = {.odd = -1};
   rs_nccl_api api;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 1});
-  assert_int_equal(rs_nccl_load(NULL, &api), RESHARD_SUCCESS);
+  GOOD(rs_nccl_load(NULL, &api));
   original = &api;
-  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w.id));
   rank_threads_run(RANKS, peers_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "peers from the next rank on");
   assert_int_equal(vg_end(), 0);
@@ -179,8 +174,7 @@ static void sleep_rank(void *user, int64_t r) {
   world *w = user;
   nccl_rank own;
   reshard_status status = nccl_rank_begin(w->id, RANKS, r, 2 * BYTES, 0, &own);
-  if (status == RESHARD_SUCCESS)
-    status = transfer_make(&own, own.memory);
+  RS_THEN(status, transfer_make(&own, own.memory));
   for (int i = 0; i < ROUNDS && status == RESHARD_SUCCESS; i++) {
     status = reshard_execute(own.transfer, own.stream);
     slept[r][i > 0] = vg_calls("nanosleep"); /* of all ranks so far */
@@ -194,7 +188,7 @@ CASE(test_no_sleep) {
   world w = {.odd = -1};
   int64_t first = 0, last = 0;
   vg_begin(&(vg_options){.devices = RANKS, .seed = 2, .nccl_us = 150});
-  assert_int_equal(reshard_nccl_unique_id(w.id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(w.id));
   rank_threads_run(RANKS, sleep_rank, &w);
   rank_results_assert(RANKS, w.result, RESHARD_SUCCESS, NULL, "executes");
   assert_int_equal(vg_end(), 0);

@@ -4,6 +4,7 @@
 #include "nccl_rank.h"
 #include "reshard/reshard.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
@@ -29,10 +30,8 @@ static reshard_status make_plan(const world *w, int64_t rank, reshard_plan *plan
   const reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = w->limit};
   reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .dtype = RESHARD_F32};
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, w->n, &entry.src);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_layout_parse("chunk(1)", 2, shape, w->n, &entry.dst);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_plan_create(1, &entry, rank, &options, plan);
+  RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, w->n, &entry.dst));
+  RS_THEN(status, reshard_plan_create(1, &entry, rank, &options, plan));
   reshard_layout_release(entry.src);
   reshard_layout_release(entry.dst);
   return status;
@@ -147,7 +146,7 @@ static void check_held(bool destroyed_first, int64_t limit, uint64_t seed) {
   held h = {.w = {.n = 3, .stopper = 2, .limit = limit}, .destroyed_first = destroyed_first};
   vg_begin(&(vg_options){.devices = (int)h.w.n, .seed = seed});
   vg_quiet(true);
-  assert_int_equal(reshard_nccl_unique_id(h.w.id), RESHARD_SUCCESS);
+  GOOD(reshard_nccl_unique_id(h.w.id));
   rank_threads_run(h.w.n, open_held_body, &h);
   rank_results_assert(h.w.n, h.w.result, RESHARD_SUCCESS, NULL, "a communicator of the caller's");
   rank_threads_run(h.w.n, hold_body, &h);

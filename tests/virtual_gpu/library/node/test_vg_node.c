@@ -80,12 +80,10 @@ static reshard_status open_rank(node_rank *me) {
   cudaStreamSynchronize(me->stream);
   snprintf(name, sizeof name, "cuda:%d", gpu);
   reshard_status status = make_plan(me);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_device_create(name, NULL, &me->device);
+  RS_THEN(status, reshard_device_create(name, NULL, &me->device));
   options.device = me->device;
   vg_own_calls(false); /* a rank that fails from here on tells the others */
-  if (status == RESHARD_SUCCESS)
-    status = reshard_comm_create_node(RANKS, me->rank, node_gather_all, &gatherer, &options, &me->comm);
+  RS_THEN(status, reshard_comm_create_node(RANKS, me->rank, node_gather_all, &gatherer, &options, &me->comm));
   return status;
 }
 
@@ -113,8 +111,7 @@ static void run_rank(void *user, int64_t rank) {
   world *w = user;
   node_rank me = {.w = w, .rank = rank};
   reshard_status status = open_rank(&me);
-  if (status == RESHARD_SUCCESS)
-    status = make_transfer(&me, me.src, me.dst);
+  RS_THEN(status, make_transfer(&me, me.src, me.dst));
   rank_result_set(&w->result[rank], status);
   if (status == RESHARD_SUCCESS)
     w->body(&me);
@@ -737,8 +734,7 @@ static void run_failing(void *user, int64_t rank) {
     vg_fail_here(NULL, failing, false, 0);
   reshard_status status = open_rank(&me);
   vg_own_calls(false);
-  if (status == RESHARD_SUCCESS)
-    status = make_transfer(&me, me.src, me.dst);
+  RS_THEN(status, make_transfer(&me, me.src, me.dst));
   if (status == RESHARD_SUCCESS)
     w->body(&me);
   reshard_transfer_destroy(me.transfer);

@@ -1,6 +1,7 @@
 /* Steady state of sharders over processes of a node with GPUs: what the second and later calls of a pair cost, and what
  * keeps their order. Messages go through mailboxes of the communicator in memory of the GPUs, whatever memory arrays
  * are in. */
+#include "base/base.h"
 #include "comm/node/node.h"
 #include "node_gather.h"
 #include "reshard/reshard.h"
@@ -86,10 +87,8 @@ static reshard_status open_rank(node_rank *me) {
   status = status != RESHARD_SUCCESS ? status : made;
   sharder.size = RESHARD_SHARDER_OPTIONS_INIT;
   sharder.device = me->device;
-  if (status == RESHARD_SUCCESS)
-    status = reshard_sharder_create(me->comm, &sharder, &me->sharder);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &me->mesh);
+  RS_THEN(status, reshard_sharder_create(me->comm, &sharder, &me->sharder));
+  RS_THEN(status, reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &me->mesh));
   return status;
 }
 
@@ -100,8 +99,7 @@ static reshard_status make_tensor(node_rank *me, moving *m) {
   const reshard_placing placing = placing_of(me, 0);
   reshard_tensor_info info;
   reshard_status status = reshard_dtensor_empty(me->sharder, &placing, 2, whole, &bytes, m->stream, &m->tensor);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_tensor_create_on(me->device, RESHARD_U8, 2, whole, m->stream, &m->whole);
+  RS_THEN(status, reshard_tensor_create_on(me->device, RESHARD_U8, 2, whole, m->stream, &m->whole));
   if (status != RESHARD_SUCCESS)
     return status;
   (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);

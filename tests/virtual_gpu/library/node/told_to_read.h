@@ -40,9 +40,8 @@ static inline reshard_status begin_moving(contract_rank *me, int64_t columns, mo
   const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   reshard_tensor_info info;
   reshard_status status = reshard_mesh_create(me->comm, 0, 1, &n, NULL, 0, NULL, &m->mesh);
-  if (status == RESHARD_SUCCESS)
-    status = reshard_dtensor_empty(me->sharder, &(reshard_placing){m->mesh, &rows, NULL}, 2, shape, &bytes, me->stream,
-                                   &m->tensor);
+  RS_THEN(status, reshard_dtensor_empty(me->sharder, &(reshard_placing){m->mesh, &rows, NULL}, 2, shape, &bytes,
+                                        me->stream, &m->tensor));
   if (status != RESHARD_SUCCESS)
     return status;
   (void)reshard_tensor_get_info(reshard_dtensor_local(m->tensor), &info);
