@@ -1,14 +1,11 @@
 #include "bench/plan/cell_table.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define MOST_CUTS 64 /* of a dim; of more the table has the first */
-
-static int compare_positions(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
 
 static void add_cut(dim_cuts *c, int64_t at) {
   if (c->n == c->cap)
@@ -42,7 +39,7 @@ static dim_cuts make_cuts(const workload_tensor *t, int dim, int sides) {
     if (sides & OF_DST)
       add_layout_cuts(&c, t->dst);
   }
-  qsort(c.at, (size_t)c.n, sizeof *c.at, compare_positions);
+  qsort(c.at, (size_t)c.n, sizeof *c.at, rs_order_numbers);
   int64_t n = 0;
   for (int64_t i = 0; i < c.n; i++)
     if (n == 0 || c.at[i] != c.at[n - 1])

@@ -3,6 +3,7 @@
  * one. What makes a communicator of a group is the transport's. */
 #include "comm/split.h"
 
+#include "base/order.h"
 #include "comm/gather.h"
 
 #include <stdio.h>
@@ -18,11 +19,9 @@ typedef struct split_request {
 
 static int compare_requests(const void *a, const void *b) {
   const split_request *x = a, *y = b;
-  if (x->color != y->color)
-    return x->color < y->color ? -1 : 1;
-  if (x->key != y->key)
-    return x->key < y->key ? -1 : 1;
-  return x->rank < y->rank ? -1 : 1;
+  int order = RS_ORDER(x->color, y->color);
+  order = order != 0 ? order : RS_ORDER(x->key, y->key);
+  return order != 0 ? order : RS_ORDER(x->rank, y->rank);
 }
 
 static reshard_status exchange_requests(reshard_comm comm, const rs_split *mine, const rs_brought **all) {

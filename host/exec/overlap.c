@@ -8,6 +8,8 @@
  * meets the other view are taken one by one. */
 #include "exec/arrays.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 
 enum { FEW = 16 }; /* buffers for which nothing is allocated */
@@ -117,10 +119,7 @@ static bool buffers_overlap(const struct reshard_plan_s *plan, const rs_extent *
   return walks_meet(&x, 0, &y, 0, (int64_t)((uintptr_t)b->begin - (uintptr_t)a->begin), &budget);
 }
 
-static int by_begin(const void *a, const void *b) {
-  const rs_extent *x = a, *y = b;
-  return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
+RS_ORDER_BY(by_begin, rs_extent, begin)
 
 static reshard_status report_overlap(const struct reshard_plan_s *plan, const rs_extent *x, const rs_extent *y) {
   return rs_error(RESHARD_ERROR_INVALID,

@@ -1,6 +1,8 @@
 /* Cells of a layout, and the arrays of ranks that lie in them: shapes, pieces, holders. */
 #include "layout/layout.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,10 +158,7 @@ int64_t rs_layout_holder_count(const struct reshard_layout_s *l, int64_t cell) {
   return l->replicas * ranks;
 }
 
-static int by_rank(const void *a, const void *b) {
-  int64_t x = ((const rs_holder *)a)->rank, y = ((const rs_holder *)b)->rank;
-  return x < y ? -1 : x > y;
-}
+RS_ORDER_BY(by_rank, rs_holder, rank)
 
 const rs_holder *rs_layout_holders(const struct reshard_layout_s *l, int64_t cell, rs_holder *out) {
   if (l->kind == RESHARD_LAYOUT_BOXES)

@@ -6,6 +6,8 @@
  * their tree. */
 #include "layout/query.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,12 +49,7 @@ static reshard_status add_run(rs_lists *lists, rs_run run) {
   return RESHARD_SUCCESS;
 }
 
-static int by_part(const void *a, const void *b) {
-  const rs_found *x = a, *y = b;
-  if (x->part != y->part)
-    return x->part < y->part ? -1 : 1;
-  return x->run.ask < y->run.ask ? -1 : x->run.ask > y->run.ask;
-}
+RS_ORDER_BY_TWO(by_part, rs_found, part, run.ask)
 
 reshard_status rs_dim_meet(const rs_dim *dim, const rs_piece *pieces, int64_t count, rs_lists *lists) {
   lists->found.n = 0;
@@ -283,12 +280,7 @@ static reshard_status note_holders(void *user, const rs_hit *hit) {
   return RESHARD_SUCCESS;
 }
 
-static int by_rank_and_array(const void *a, const void *b) {
-  const meeting *x = a, *y = b;
-  if (x->rank != y->rank)
-    return x->rank < y->rank ? -1 : 1;
-  return x->array < y->array ? -1 : x->array > y->array;
-}
+RS_ORDER_BY_TWO(by_rank_and_array, meeting, rank, array)
 
 reshard_status reshard_layout_meet(reshard_layout layout, const reshard_box *box, reshard_layout_visitor visit,
                                    void *user) {

@@ -1,15 +1,13 @@
 #include "layout/ranks.h"
 
+#include "base/order.h"
 #include "layout/sort.h"
 
 #include <stdlib.h>
 
 static int64_t lowest_rank(const rs_rank_range *r) { return r->step > 0 ? r->first : r->first - r->count + 1; }
 
-static int by_lowest(const void *a, const void *b) {
-  int64_t x = lowest_rank(a), y = lowest_rank(b);
-  return x < y ? -1 : x > y;
-}
+static int by_lowest(const void *a, const void *b) { return RS_ORDER(lowest_rank(a), lowest_rank(b)); }
 
 /* Greedy maximal ranges; returns how many, writes them when out is not NULL. */
 static int64_t split_ranges(int64_t n, const int64_t *ranks, rs_rank_range *out) {

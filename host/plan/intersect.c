@@ -5,6 +5,7 @@
  *
  * Where a source cell is replicated, its holders share the work: replicas.c gives each its rows. */
 #include "plan/intersect.h"
+#include "base/order.h"
 #include "plan/place.h"
 
 #include <stdlib.h>
@@ -301,11 +302,6 @@ reshard_status rs_class_intersect(rs_class *c, int64_t rank, int64_t world, cons
 /* Of products of index sets: the elements of a source array that others need, where destinations overlap (halos). A
  * sweep along the axes: the runs of the products cut an axis in slabs, and each slab is the same question with one axis
  * less. Only the explanation of a plan asks for it, for the bound on the busiest rank. */
-static int by_value(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 /* True when one of the ascending runs contains an index of the asker. */
 static bool runs_contain(const rs_run *runs, int64_t count, int64_t index) {
   int64_t low = 0, high = count;
@@ -333,7 +329,7 @@ static reshard_status union_elements(const rs_lists *lists, const rs_hit *hits, 
       bounds[nbounds++] = lists->run.at[r].ask + lists->run.at[r].n;
     }
   }
-  qsort(bounds, (size_t)nbounds, sizeof *bounds, by_value);
+  qsort(bounds, (size_t)nbounds, sizeof *bounds, rs_order_numbers);
   *size = 0;
   for (int64_t b = 0; b + 1 < nbounds; b++) {
     if (bounds[b] == bounds[b + 1])

@@ -2,6 +2,7 @@
  * peers of a plan: ranks that messages of any class go to or come from. */
 #include "plan/messages.h"
 
+#include "base/order.h"
 #include "layout/sort.h"
 #include "plan/scaled.h"
 
@@ -13,20 +14,13 @@ enum { FEW = 16 };
 /* Segments ahead of the one that is taken: they are far from each other in the list. */
 enum { FETCHED = 16 };
 
-static int by_arrays(const void *a, const void *b) {
-  const rs_segment *x = a, *y = b;
-  if (x->dst_array != y->dst_array)
-    return x->dst_array < y->dst_array ? -1 : 1;
-  return x->src_array < y->src_array ? -1 : x->src_array > y->src_array;
-}
+RS_ORDER_BY_TWO(by_arrays, rs_segment, dst_array, src_array)
 
 static int by_message(const void *a, const void *b) {
   const rs_loose_segment *x = a, *y = b;
-  if (x->route.src != y->route.src)
-    return x->route.src < y->route.src ? -1 : 1;
-  if (x->route.dst != y->route.dst)
-    return x->route.dst < y->route.dst ? -1 : 1;
-  return by_arrays(&x->segment, &y->segment);
+  int order = RS_ORDER(x->route.src, y->route.src);
+  order = order != 0 ? order : RS_ORDER(x->route.dst, y->route.dst);
+  return order != 0 ? order : by_arrays(&x->segment, &y->segment);
 }
 
 /* Sorts each destination array's segments of a message by source array: they came in the order of a tree. */

@@ -4,18 +4,14 @@
  * cut at whole rows of a part. So sending is balanced whatever the pattern, and a holder and a receiver that know the
  * layouts agree without a message. With a node map there is one line per node that has both holders and receivers,
  * served by the holders there. One more line is for all other receivers, served by all holders. */
+#include "base/order.h"
 #include "layout/sort.h"
 #include "plan/intersect.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int by_receiver(const void *a, const void *b) {
-  const rs_receiver *x = a, *y = b;
-  if (x->rank != y->rank)
-    return x->rank < y->rank ? -1 : 1;
-  return x->array < y->array ? -1 : x->array > y->array;
-}
+RS_ORDER_BY_TWO(by_receiver, rs_receiver, rank, array)
 
 /* By (rank, array). Thousands of receivers are the rule in large worlds, so keys are sorted: memory for all receivers
  * once more would come from the system, and go back to it, with each plan. */
@@ -49,11 +45,6 @@ static const rs_receiver *receiver_at(const rs_work *w, int64_t i) {
   return &w->receivers.at[w->order != NULL ? (int64_t)(w->order[i] & w->place_mask) : i];
 }
 
-static int by_value(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 reshard_status rs_find_sources(rs_work *w, int64_t cell) {
   int64_t n = rs_layout_holder_count(w->class_->src, cell);
   RS_TRY(rs_vec_reserve(&w->sources, n));
@@ -73,7 +64,7 @@ reshard_status rs_find_sources(rs_work *w, int64_t cell) {
   w->source_nodes.n = n;
   w->without_of = -1;
   if (!ordered)
-    qsort(node, (size_t)n, sizeof *node, by_value);
+    qsort(node, (size_t)n, sizeof *node, rs_order_numbers);
   return RESHARD_SUCCESS;
 }
 
@@ -85,7 +76,7 @@ typedef struct line {
 } line;
 
 bool rs_node_has_sources(const rs_work *w, int64_t node) {
-  return bsearch(&node, w->source_nodes.at, (size_t)w->source_nodes.n, sizeof node, by_value) != NULL;
+  return bsearch(&node, w->source_nodes.at, (size_t)w->source_nodes.n, sizeof node, rs_order_numbers) != NULL;
 }
 
 static line line_of(const rs_work *w, int64_t rank) {
@@ -209,10 +200,7 @@ reshard_status rs_share_all(rs_work *w) {
   return RESHARD_SUCCESS;
 }
 
-static int holder_by_rank(const void *a, const void *b) {
-  int64_t x = ((const rs_holder *)a)->rank, y = ((const rs_holder *)b)->rank;
-  return x < y ? -1 : x > y;
-}
+RS_ORDER_BY(holder_by_rank, rs_holder, rank)
 
 reshard_status rs_add_receiver(rs_work *w, rs_holder h, int64_t elements, int64_t rows, int64_t lists) {
   if (!rs_layout_holds(w->class_->src, w->cell, h.rank)) {
@@ -399,12 +387,7 @@ static reshard_status receive_cell(rs_work *w, const rs_want *wants, int64_t nwa
   return receive_listed(w, mine, wants, nwants);
 }
 
-static int by_cell(const void *a, const void *b) {
-  const rs_want *x = a, *y = b;
-  if (x->cell != y->cell)
-    return x->cell < y->cell ? -1 : 1;
-  return x->array < y->array ? -1 : x->array > y->array;
-}
+RS_ORDER_BY_TWO(by_cell, rs_want, cell, array)
 
 reshard_status rs_share_receives(rs_work *w) {
   bool ordered = true;

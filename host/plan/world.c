@@ -31,11 +31,7 @@ void rs_shared_release(rs_shared *shared) {
 static reshard_status create_shared(int64_t nclasses, rs_shared **out) {
   rs_shared *shared;
   RS_TRY(rs_alloc_zero(&shared, 1, sizeof *shared));
-  reshard_status status = rs_alloc_zero(&shared->side, nclasses, sizeof *shared->side);
-  if (status != RESHARD_SUCCESS) {
-    free(shared);
-    return status;
-  }
+  RS_TRY_OR(rs_alloc_zero(&shared->side, nclasses, sizeof *shared->side), free(shared));
   atomic_init(&shared->references, 1);
   shared->nclasses = nclasses;
   *out = shared;
@@ -256,11 +252,8 @@ static reshard_status create_each(int64_t nentries, const reshard_entry *entries
   struct reshard_plan_s **plan;
   RS_TRY(rs_alloc_zero(&plan, nranks, sizeof *plan));
   for (int64_t i = 0; i < nranks; i++) {
-    reshard_status status = reshard_plan_create(nentries, entries, ranks != NULL ? ranks[i] : i, options, &plan[i]);
-    if (status != RESHARD_SUCCESS) {
-      destroy_plans(plan, nranks);
-      return status;
-    }
+    RS_TRY_OR(reshard_plan_create(nentries, entries, ranks != NULL ? ranks[i] : i, options, &plan[i]),
+              destroy_plans(plan, nranks));
   }
   *plans = plan;
   return RESHARD_SUCCESS;

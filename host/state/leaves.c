@@ -1,6 +1,7 @@
 /* A rank's leaves by name, and their memory. */
 #include "state/leaves.h"
 
+#include "base/order.h"
 #include "base/text.h"
 #include "file/move/move.h"
 #include "metadata/metadata.h"
@@ -137,10 +138,7 @@ typedef struct span {
   int64_t leaf;
 } span;
 
-static int compare_spans(const void *a, const void *b) {
-  const span *x = a, *y = b;
-  return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
+RS_ORDER_BY(compare_spans, span, begin)
 
 static span array_span(reshard_tensor tensor, int64_t leaf) {
   span s = {(uintptr_t)rs_tensor_data(tensor), (uintptr_t)rs_tensor_data(tensor), leaf};

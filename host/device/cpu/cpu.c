@@ -41,11 +41,7 @@ static reshard_status compile_into(rs_cpu *cpu, const rs_copies *copies, int64_t
 static reshard_status cpu_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
   rs_program *program;
   RS_TRY(rs_alloc_zero(&program, 1, sizeof *program));
-  reshard_status status = compile_into(cpu_of(device), copies, total_bytes, program);
-  if (status != RESHARD_SUCCESS) {
-    rs_program_free(program);
-    return status;
-  }
+  RS_TRY_OR(compile_into(cpu_of(device), copies, total_bytes, program), rs_program_free(program));
   rs_program_free_temporary(program);
   *out = program;
   return RESHARD_SUCCESS;
@@ -410,11 +406,7 @@ reshard_status rs_device_cpu_create(int threads, reshard_isa isa, rs_device **de
                            .type = RESHARD_DEVICE_CPU},
                   .kernels = kernels,
                   .stream_from = streaming_threshold()};
-  reshard_status status = rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads);
-  if (status != RESHARD_SUCCESS) {
-    free(cpu);
-    return status;
-  }
+  RS_TRY_OR(rs_threads_create(threads == 0 ? rs_device_cpu_cores() : threads, &cpu->threads), free(cpu));
   *device = &cpu->base;
   return RESHARD_SUCCESS;
 }

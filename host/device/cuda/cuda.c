@@ -283,10 +283,7 @@ reshard_status rs_device_cuda_create(int index, rs_device **device) {
   int failed = status == RESHARD_SUCCESS ? pthread_mutex_init(&made->mutex, NULL) : 0;
   if (failed != 0)
     status = rs_error(RESHARD_ERROR_SYSTEM, "no mutex: %s", strerror(failed));
-  if (status != RESHARD_SUCCESS) {
-    free(made);
-    return status;
-  }
+  RS_TRY_OR(status, free(made));
   rs_cuda_join(made);
   *device = &made->base;
   return RESHARD_SUCCESS;

@@ -92,10 +92,7 @@ static reshard_status make_pool(rs_cuda *cuda, cudaMemPool_t *out) {
   RS_THEN(status, rs_cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
                                 "cudaMemPoolSetAttribute"));
   RS_THEN(status, rs_cuda_for_openings(cuda->base.index, share_pool, pool));
-  if (status != RESHARD_SUCCESS) {
-    rs_cuda_ignore(cudaMemPoolDestroy(pool));
-    return status;
-  }
+  RS_TRY_OR(status, rs_cuda_ignore(cudaMemPoolDestroy(pool)));
   *out = pool;
   return RESHARD_SUCCESS;
 }

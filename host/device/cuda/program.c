@@ -142,11 +142,7 @@ done:
 reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
   cuda_program *p;
   RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
-  reshard_status status = compile_program(device, copies, total_bytes, p);
-  if (status != RESHARD_SUCCESS) {
-    rs_cuda_release(device, (rs_program *)p);
-    return status;
-  }
+  RS_TRY_OR(compile_program(device, copies, total_bytes, p), rs_cuda_release(device, (rs_program *)p));
   *out = (rs_program *)p;
   return RESHARD_SUCCESS;
 }

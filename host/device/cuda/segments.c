@@ -215,10 +215,7 @@ static reshard_status add_segment_of(rs_cuda *cuda, size_t bytes, void **memory)
   rs_cuda_lock();
   reshard_status status = list_segment(&made);
   rs_cuda_unlock();
-  if (status != RESHARD_SUCCESS) {
-    segment_end(&made);
-    return status;
-  }
+  RS_TRY_OR(status, segment_end(&made));
   *memory = (void *)(uintptr_t)made.at;
   return RESHARD_SUCCESS;
 }

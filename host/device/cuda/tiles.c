@@ -17,6 +17,8 @@
  * short rows that lie evenly between each other's are cut as one, with a loop more. */
 #include "device/cuda/tiles.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -342,14 +344,8 @@ static void note_lines(rs_box_tables *tables, const tiled_copy *c) {
     tables->narrow_dst += bytes;
 }
 
-static int by_source(const void *a, const void *b) {
-  const rs_box_tile *x = a, *y = b;
-  return x->src < y->src ? -1 : x->src > y->src;
-}
-static int by_destination(const void *a, const void *b) {
-  const rs_box_tile *x = a, *y = b;
-  return x->dst < y->dst ? -1 : x->dst > y->dst;
-}
+RS_ORDER_BY(by_source, rs_box_tile, src)
+RS_ORDER_BY(by_destination, rs_box_tile, dst)
 
 /* --- Programs --- */
 

@@ -54,11 +54,7 @@ static reshard_status grow_buffers(rs_device *device, rs_upload_buffers *buffers
     RS_TRY(device->streams->event_create(device, &buffers->buffer[buffers->n].event));
   free_memory(device, buffers);
   RS_TRY(rs_cuda_host_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->host));
-  reshard_status status = rs_device_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->memory);
-  if (status != RESHARD_SUCCESS) {
-    free_memory(device, buffers);
-    return status;
-  }
+  RS_TRY_OR(rs_device_alloc(device, RS_UPLOAD_BUFFERS * size, (void **)&buffers->memory), free_memory(device, buffers));
   buffers->bytes = size;
   for (int i = 0; i < RS_UPLOAD_BUFFERS; i++) {
     buffers->buffer[i].host = buffers->host + (size_t)i * size;

@@ -233,10 +233,7 @@ reshard_status rs_pool_take_dedicated(rs_storage_pool *pool, rs_pool_stream *str
   reshard_status status = RESHARD_SUCCESS;
   if (size > 0)
     status = rs_pool_upstream_alloc(pool, RS_POOL_DEDICATED, size, stream, &made->base.memory);
-  if (status != RESHARD_SUCCESS) {
-    rs_pool_block_recycle(pool, made);
-    return status;
-  }
+  RS_TRY_OR(status, rs_pool_block_recycle(pool, made));
   made->size = size;
   rs_pool_block_set_stream(made, stream);
   made->free = false;

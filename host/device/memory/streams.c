@@ -44,11 +44,7 @@ static reshard_status new_stream(rs_storage_pool *pool, rs_pool_thread thread, r
     pool->streams.at[i]->seen.at[n] = 0;
   }
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-  reshard_status status = rs_vec_reserve(&made->seen, n + 1);
-  if (status != RESHARD_SUCCESS) {
-    free(made);
-    return status;
-  }
+  RS_TRY_OR(rs_vec_reserve(&made->seen, n + 1), free(made));
   made->index = n;
   rs_pool_bins_init(&made->bins[RS_POOL_SMALL]);
   rs_pool_bins_init(&made->bins[RS_POOL_LARGE]);
@@ -96,11 +92,7 @@ static reshard_status take_event(rs_storage_pool *pool, rs_pool_event **event) {
     pool->spare_events = made->next;
   } else {
     RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
-    reshard_status status = pool->device->streams->event_create(pool->device, &made->handle);
-    if (status != RESHARD_SUCCESS) {
-      free(made);
-      return status;
-    }
+    RS_TRY_OR(pool->device->streams->event_create(pool->device, &made->handle), free(made));
   }
   made->references = 1;
   *event = made;
@@ -131,11 +123,8 @@ reshard_status rs_pool_stream_record(rs_storage_pool *pool, rs_pool_stream *stre
   if (captured)
     return rs_error(RESHARD_ERROR_INVALID, "stream %p, that storage was used on, is being captured", stream->handle);
   RS_TRY(take_event(pool, &made));
-  reshard_status status = rs_stream_record(pool->device, made->handle, stream_to_record(pool, stream), edge);
-  if (status != RESHARD_SUCCESS) {
-    rs_pool_event_release(pool, made);
-    return status;
-  }
+  RS_TRY_OR(rs_stream_record(pool->device, made->handle, stream_to_record(pool, stream), edge),
+            rs_pool_event_release(pool, made));
   pool->stats.records++;
   made->number = ++stream->records;
   rs_pool_event_release(pool, stream->last);

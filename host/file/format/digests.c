@@ -5,6 +5,7 @@
 #define _GNU_SOURCE /* memmem */
 #include "file/format/safetensors.h"
 
+#include "base/order.h"
 #include "base/text.h"
 #include "file/ground/digest.h"
 
@@ -47,10 +48,7 @@ typedef struct stored_box {
   int64_t begin, bytes, tensor, saved;
 } stored_box;
 
-static int by_begin(const void *a, const void *b) {
-  const stored_box *x = a, *y = b;
-  return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
+RS_ORDER_BY(by_begin, stored_box, begin)
 
 static reshard_status misfit(const char *where, int64_t pieces, int64_t boxes) {
   return rs_error(RESHARD_ERROR_CORRUPT,

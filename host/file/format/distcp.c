@@ -8,6 +8,7 @@
  * their offset. */
 #include "file/format/distcp.h"
 
+#include "base/order.h"
 #include "file/format/torch.h"
 #include "file/ground/file.h"
 
@@ -141,11 +142,9 @@ static reshard_status read_place(reader *r, int64_t index, int64_t info) {
 
 static int by_range(const void *left, const void *right) {
   const rs_distcp_place *a = left, *b = right;
-  if (a->path != b->path)
-    return a->path < b->path ? -1 : 1;
-  if (a->offset != b->offset)
-    return a->offset < b->offset ? -1 : 1;
-  return (a->length > b->length) - (a->length < b->length);
+  int order = RS_ORDER(a->path, b->path);
+  order = order != 0 ? order : RS_ORDER(a->offset, b->offset);
+  return order != 0 ? order : RS_ORDER(a->length, b->length);
 }
 
 reshard_status rs_distcp_check_overlap(const rs_distcp *d) {

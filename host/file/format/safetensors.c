@@ -7,6 +7,7 @@
 #include "file/format/safetensors.h"
 
 #include "base/json.h"
+#include "base/order.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -120,12 +121,7 @@ typedef struct data_range {
   int64_t begin, end, tensor;
 } data_range;
 
-static int by_begin(const void *a, const void *b) {
-  const data_range *x = a, *y = b;
-  if (x->begin != y->begin)
-    return x->begin < y->begin ? -1 : 1;
-  return x->end < y->end ? -1 : x->end > y->end;
-}
+RS_ORDER_BY_TWO(by_begin, data_range, begin, end)
 
 /* Gaps and overlaps; empty tensors lie anywhere. */
 static reshard_status check_tiling(reshard_model model, const char *where, data_range *ranges, int64_t n,

@@ -9,6 +9,8 @@
 
 #include "file/read/shards.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,11 +111,6 @@ static reshard_status find_taken(search *s, const rs_shard *shard) {
   return RESHARD_SUCCESS;
 }
 
-static int by_number(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 /* -1: none is free; or, where the file must be `alone`, several ranks hold all that is in it. */
 static reshard_status choose_rank(search *s, int64_t f, bool alone, int64_t *rank) {
   *rank = 0;
@@ -134,7 +131,7 @@ static reshard_status choose_rank(search *s, int64_t f, bool alone, int64_t *ran
     if (rs_layout_holder_count(s->pieces.at[i].layout, s->pieces.at[i].cell) > 1 || &s->pieces.at[i] == fewest)
       RS_TRY(find_taken(s, s->pieces.at[i].shard));
   if (s->taken.n > 1)
-    qsort(s->taken.at, (size_t)s->taken.n, sizeof *s->taken.at, by_number);
+    qsort(s->taken.at, (size_t)s->taken.n, sizeof *s->taken.at, rs_order_numbers);
   const rs_holder *holders = rs_layout_holders(fewest->layout, fewest->cell, s->holders.at);
   int64_t left = 0, vacant = -1;
   for (int64_t i = 0, t = 0; i < n; i++) {

@@ -8,6 +8,7 @@
  * domain has a chain. c is what takes the least time, or 0 where that of today's messages is less: each of the
  * domain's ranks receives for itself then. All of that follows from the layouts, without intersecting, and is the same
  * on every rank: whole nanoseconds, each quotient rounded down. */
+#include "base/order.h"
 #include "plan/held.h"
 #include "plan/hops.h"
 #include "plan/topology.h"
@@ -46,17 +47,12 @@ static int64_t muldiv(int64_t a, int64_t b, int64_t by) {
 
 static int64_t add_most(int64_t a, int64_t b) { return rs_add(a, b, &a) ? a : INT64_MAX; }
 
-static int by_value(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 static void sort_values(int64_t *values, int64_t n) {
   int64_t i = 1;
   while (i < n && values[i - 1] <= values[i])
     i++;
   if (i < n)
-    qsort(values, (size_t)n, sizeof *values, by_value);
+    qsort(values, (size_t)n, sizeof *values, rs_order_numbers);
 }
 
 /* The most domains with equally many ranks, of those that holders of a cell are in. */
@@ -149,9 +145,8 @@ typedef struct link_time {
 } link_time;
 static int by_falling_slope(const void *a, const void *b) {
   const link_time *x = a, *y = b;
-  if (x->slope != y->slope)
-    return x->slope > y->slope ? -1 : 1;
-  return x->least > y->least ? -1 : x->least < y->least;
+  int order = RS_ORDER(y->slope, x->slope);
+  return order != 0 ? order : RS_ORDER(y->least, x->least);
 }
 
 /* Times of links, ns. */

@@ -8,6 +8,8 @@
  * one from the one before. */
 #include "plan/intersect.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,11 +64,6 @@ static reshard_status add_chain(rs_work *w, const rs_hop_unit *u, const rs_hop_c
   return RESHARD_SUCCESS;
 }
 
-static int by_value(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 /* Finds the places of a cell's domains that have holders of the source cell, in w->without. */
 static reshard_status find_without(rs_work *w, int64_t cell) {
   if (w->without_of == cell)
@@ -89,7 +86,7 @@ static reshard_status find_without(rs_work *w, int64_t cell) {
     w->without.at[w->without.n++] = place;
   }
   if (!ordered)
-    qsort(w->without.at, (size_t)w->without.n, sizeof *w->without.at, by_value);
+    qsort(w->without.at, (size_t)w->without.n, sizeof *w->without.at, rs_order_numbers);
   w->without_of = cell;
   return RESHARD_SUCCESS;
 }

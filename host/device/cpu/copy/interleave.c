@@ -13,6 +13,8 @@
  * run, or in a small buffer. Runs that allow none of these are stored plainly. */
 #include "device/cpu/copy/program.h"
 
+#include "base/order.h"
+
 #include <stdlib.h>
 
 enum {
@@ -33,29 +35,26 @@ typedef struct rs_copy_key {
   uint32_t index;
 } rs_copy_key;
 
-static int compare_numbers(int64_t a, int64_t b) { return a < b ? -1 : a > b; }
-
 /* Orders by lengths of the loops, then strides on one side. */
 static int by_shape(const rs_copy_key *x, const rs_copy_key *y, bool of_source) {
-  int order = compare_numbers(x->copy->nloops, y->copy->nloops);
+  int order = RS_ORDER(x->copy->nloops, y->copy->nloops);
   for (int i = 0; order == 0 && i < x->copy->nloops; i++)
-    order = compare_numbers(x->loops[i].n, y->loops[i].n);
+    order = RS_ORDER(x->loops[i].n, y->loops[i].n);
   for (int i = 0; order == 0 && i < x->copy->nloops; i++)
-    order = of_source ? compare_numbers(x->loops[i].src, y->loops[i].src)
-                      : compare_numbers(x->loops[i].dst, y->loops[i].dst);
+    order = of_source ? RS_ORDER(x->loops[i].src, y->loops[i].src) : RS_ORDER(x->loops[i].dst, y->loops[i].dst);
   return order;
 }
 
 static int by_source(const void *a, const void *b) {
   const rs_copy_key *x = a, *y = b;
   int order = by_shape(x, y, true);
-  return order != 0 ? order : compare_numbers((intptr_t)x->copy->src, (intptr_t)y->copy->src);
+  return order != 0 ? order : RS_ORDER(x->copy->src, y->copy->src);
 }
 
 static int by_destination(const void *a, const void *b) {
   const rs_copy_key *x = a, *y = b;
   int order = by_shape(x, y, false);
-  return order != 0 ? order : compare_numbers((intptr_t)x->copy->dst, (intptr_t)y->copy->dst);
+  return order != 0 ? order : RS_ORDER(x->copy->dst, y->copy->dst);
 }
 
 typedef struct rs_grouping {
@@ -100,8 +99,8 @@ static void unite_neighbours(rs_grouping *grouping, int64_t n, bool of_source) {
 
 static int by_root(const void *a, const void *b) {
   const rs_copy_key *x = a, *y = b; /* index holds the root here */
-  int order = compare_numbers(x->index, y->index);
-  return order != 0 ? order : compare_numbers((intptr_t)x->copy->src, (intptr_t)y->copy->src);
+  int order = RS_ORDER(x->index, y->index);
+  return order != 0 ? order : RS_ORDER(x->copy->src, y->copy->src);
 }
 
 /* Reorders the copies by group. */
@@ -128,10 +127,7 @@ static bool whole_lines(const rs_program *program, const rs_ordered_copy *copy) 
   return bits % RS_LINE == 0;
 }
 
-static int by_address(const void *a, const void *b) {
-  const rs_ordered_copy *x = a, *y = b;
-  return compare_numbers((intptr_t)x->dst, (intptr_t)y->dst);
-}
+RS_ORDER_BY(by_address, rs_ordered_copy, dst)
 
 static bool equal_destination_strides(const rs_program *program, const rs_ordered_copy *x, const rs_ordered_copy *y) {
   for (int i = 0; i < x->nloops; i++)
