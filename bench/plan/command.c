@@ -187,6 +187,8 @@ static void print_plan(const cli_options *o, const workload *w, const rule_uses 
   rule_uses_print(uses);
   if (o->rank < 0)
     print_totals(o, p);
+  else if (p->topology.domain != NULL)
+    link_counts_print_rank(&p->topology, &p->rank[0].info);
   print_collective(p);
   print_ranks(o, p);
 }

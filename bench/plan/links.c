@@ -126,6 +126,19 @@ void link_counts_print(const world_plan *p, const struct link_counts *l) {
   printf("\n");
 }
 
+void link_counts_print_rank(const reshard_topology *t, const reshard_plan_info *i) {
+  char a[96], b[CLI_BYTES_TEXT];
+  printf("domain        %lld of %lld\n", (long long)i->domain, (long long)i->domains);
+  printf("leaving       %s\n", beside_least(a, i->leaving_bytes, i->leaving_least_bytes));
+  printf("entering      %s\n", beside_least(a, i->between_received_bytes, i->entering_least_bytes));
+  printf("between       %s out, ", cli_bytes_text(b, (double)i->between_sent_bytes));
+  printf("%s in\n", cli_bytes_text(b, (double)i->between_received_bytes));
+  printf("within        %s out, ", cli_bytes_text(b, (double)i->within_sent_bytes));
+  printf("%s in\n", cli_bytes_text(b, (double)i->within_received_bytes));
+  printf("estimate      %.6g us; the bound is %.6g us\n",
+         1e6 * estimate_time(t, busy_time(t, i), i->rounds, i->later_rounds), 1e6 * lack_time(t, i));
+}
+
 void link_counts_json(const struct link_counts *l, rs_json *j) {
   rs_json_ints(j, {"domains", l->ndomains}, {"between_bytes", l->between}, {"within_bytes", l->within},
                {"within_least_bytes", l->within_least}, {"leaving_bytes", l->leaving},

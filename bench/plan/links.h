@@ -26,6 +26,8 @@ struct link_counts {
 struct link_counts *link_counts_make(const world_plan *p, const reshard_topology *topology, int64_t rounds_twice);
 void link_counts_free(struct link_counts *links);
 void link_counts_print(const world_plan *p, const struct link_counts *links);
+/* The same of one rank alone. */
+void link_counts_print_rank(const reshard_topology *topology, const reshard_plan_info *info);
 /* The totals, and what one rank has, for JSON. */
 void link_counts_json(const struct link_counts *links, rs_json *j);
 void link_counts_json_rank(const reshard_topology *topology, const reshard_plan_info *info, rs_json *j);

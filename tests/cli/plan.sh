@@ -194,6 +194,8 @@ for field in '"domains":2,' '"between_bytes":8388608,' '"within_bytes":8388608,'
   '"chains":0,' '"estimate_us":51.943,' '"bound_us":20.9715' '"per_domain":[{"domain":0,"ranks":8,'; do
   grep -qF "$field" "$work/out" || fault "no $field in the JSON"
 done
+plan_in machine --rank 11; says '^domain        0 of 2$'; says '^entering      1.00 MiB$'; says '^leaving       0 B$'
+says '^between       0 B out, 1.00 MiB in$'; says '^estimate      51.943 us; the bound is '
 expect 0 "${reshard[@]}" --topology machine --rank 11 --json -
 for field in '"between_bytes":1048576,' '"within_bytes":1048576,' '"entering_least_bytes":0,' '"hops":1,' \
   '"chains":0,' '"estimate_us":'; do
