@@ -105,10 +105,9 @@ static reshard_status query(reshard_layout l, int64_t *sum) {
 static reshard_status queries(fault_output *out, const void *with) {
   const layout_case *c = with;
   int64_t sum = 0;
-  reshard_status status = query(c->wanted, &sum);
-  if (status == RESHARD_SUCCESS)
-    out->number = sum;
-  return status;
+  RS_TRY(query(c->wanted, &sum));
+  out->number = sum;
+  return RESHARD_SUCCESS;
 }
 static bool same_sum(const fault_output *out, const void *with) {
   const layout_case *c = with;
@@ -118,10 +117,9 @@ static bool same_sum(const fault_output *out, const void *with) {
 
 static reshard_status check_source(fault_output *out, const void *with) {
   const layout_case *c = with;
-  reshard_status status = reshard_layout_check_source(c->wanted);
-  if (status == RESHARD_SUCCESS)
-    out->number = 1;
-  return status;
+  RS_TRY(reshard_layout_check_source(c->wanted));
+  out->number = 1;
+  return RESHARD_SUCCESS;
 }
 static bool one(const fault_output *out, const void *with) { return out->number == 1; }
 

@@ -14,10 +14,9 @@ typedef struct corner_case {
 static reshard_status check_corners(fault_output *out, const void *with) {
   const corner_case *c = with;
   int64_t excess = 0, point[RESHARD_MAX_DIMS];
-  reshard_status status = rs_corners_check(NDIM, c->shape, c->corners, c->n, c->box, &excess, point);
-  if (status == RESHARD_SUCCESS)
-    out->number = excess;
-  return status;
+  RS_TRY(rs_corners_check(NDIM, c->shape, c->corners, c->n, c->box, &excess, point));
+  out->number = excess;
+  return RESHARD_SUCCESS;
 }
 
 static bool has_excess(const fault_output *out, const void *with) {

@@ -1,6 +1,7 @@
 /* The k-th allocation fails while DTensors are made and moved: all ranks get the same status and text, nothing is left
  * behind, and right after the same call succeeds. And what redistribute allocates for a pair of placings that it knows:
  * its result. */
+#include "base/base.h"
 #include "bench/cli/util.h"
 #include "support/fault_collective.h"
 #include "support/fixtures/case.h"
@@ -150,20 +151,18 @@ static reshard_status local_shape(fault_output *out, const void *with) {
   const local *l = with;
   const int64_t coordinate[1] = {0};
   int64_t made[2];
-  reshard_status status = reshard_dtensor_local_shape(&l->placing, 2, shape, coordinate, made, NULL);
-  if (status == RESHARD_SUCCESS)
-    out->number = made[0];
-  return status;
+  RS_TRY(reshard_dtensor_local_shape(&l->placing, 2, shape, coordinate, made, NULL));
+  out->number = made[0];
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status placements_parse(fault_output *out, const void *with) {
   const local *l = with;
   reshard_placement placement;
   int order;
-  reshard_status status = reshard_placements_parse("S1;order=0", l->mesh, &placement, &order);
-  if (status == RESHARD_SUCCESS)
-    out->number = placement.dim;
-  return status;
+  RS_TRY(reshard_placements_parse("S1;order=0", l->mesh, &placement, &order));
+  out->number = placement.dim;
+  return RESHARD_SUCCESS;
 }
 
 static void drop_dtensor(fault_output *out) { reshard_dtensor_release(out->object); }

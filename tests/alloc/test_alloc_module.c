@@ -104,10 +104,9 @@ static reshard_status visit_tensors(fault_output *out, const void *with) {
   const char *names[] = {"*.bias"};
   const reshard_module_selection s = {RESHARD_MODULE_SELECTION_INIT, 0, 1, names, 1, &dry_tensor};
   int64_t n = 0;
-  reshard_status status = reshard_module_visit_states(dry, &s, count_tensor, &n);
-  if (status == RESHARD_SUCCESS)
-    out->number = n;
-  return status;
+  RS_TRY(reshard_module_visit_states(dry, &s, count_tensor, &n));
+  out->number = n;
+  return RESHARD_SUCCESS;
 }
 static bool good_visit(const fault_output *out, const void *with) { return out->number == *(const int64_t *)with; }
 
@@ -120,10 +119,9 @@ static reshard_status roots(fault_output *out, const void *with) {
     reshard_module_get_child(dry, name, &list[i]);
   }
   list[LAYERS] = dry;
-  reshard_status status = reshard_module_roots(LAYERS + 1, list, &n, found);
-  if (status == RESHARD_SUCCESS)
-    out->number = n == 1 && found[0] == dry;
-  return status;
+  RS_TRY(reshard_module_roots(LAYERS + 1, list, &n, found));
+  out->number = n == 1 && found[0] == dry;
+  return RESHARD_SUCCESS;
 }
 static bool good_one(const fault_output *out, const void *with) { return out->number == 1; }
 

@@ -62,10 +62,7 @@ static void open_comms(world *w) {
   CLI_TRY("communicator: ", reshard_comm_create_local(w->n, &options, w->comms));
 }
 
-static void close_comms(world *w) {
-  for (int64_t r = 0; r < w->n; r++)
-    reshard_comm_destroy(w->comms[r]);
-}
+static void close_comms(world *w) { rank_comms_close(w->n, w->comms); }
 
 static reshard_arrays arrays_of(const world *w, int64_t r) {
   const case_binding *src = &w->src[w->binding][r], *dst = &w->dst[w->binding][r];

@@ -1,4 +1,5 @@
 /* The k-th allocation fails, for every k, in every call on state dicts but saving and loading. */
+#include "base/base.h"
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/sharded_ranks.h"
@@ -71,28 +72,25 @@ static void close_world(world *w) {
 static reshard_status nest_two(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
-  reshard_status status = reshard_state_nested(w->sharder, w->outer, 2, w->shards, w->inner, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_state_nested(w->sharder, w->outer, 2, w->shards, w->inner, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status state_flatten(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
-  reshard_status status = reshard_state_flatten_sharded_tensors(w->tree, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_state_flatten_sharded_tensors(w->tree, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status flatten_global(fault_output *out, const void *with) {
   const world *w = with;
   reshard_tree s;
-  reshard_status status = reshard_state_flatten_sharded_tensors_global(w->sharder, w->tree, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_state_flatten_sharded_tensors_global(w->sharder, w->tree, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static bool flat_well(const fault_output *out, const void *with) {
@@ -112,10 +110,9 @@ static reshard_status other_tensor(void *user, const char *path, reshard_tensor 
 
 static reshard_status map_all(fault_output *out, const void *with) {
   reshard_tree s;
-  reshard_status status = reshard_tree_map_tensors(((const world *)with)->tree, other_tensor, NULL, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_map_tensors(((const world *)with)->tree, other_tensor, NULL, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static bool others(const fault_output *out, const void *with) {
@@ -147,10 +144,9 @@ typedef struct random_case {
 static reshard_status flatten_random(fault_output *out, const void *with) {
   const random_case *c = with;
   reshard_tree s;
-  reshard_status status = reshard_state_flatten_sharded_tensors(c->tree, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_state_flatten_sharded_tensors(c->tree, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static bool random_well(const fault_output *out, const void *with) {

@@ -75,8 +75,7 @@ static int64_t each_create(world *w, const reshard_device *devices) {
       w->transfers[r] = NULL;
     }
     works(w);
-    for (int r = 0; r < RANKS; r++)
-      reshard_comm_destroy(w->comms[r]);
+    rank_comms_close(RANKS, w->comms);
     if (kind == FAULT_NONE)
       return made;
   }

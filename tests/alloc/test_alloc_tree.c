@@ -16,10 +16,9 @@ static void tree_drop(fault_output *out) { reshard_tree_release(out->object); }
 
 static reshard_status make_bytes(fault_output *out, const void *with) {
   reshard_tree s;
-  reshard_status status = reshard_tree_bytes(with, 3, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_bytes(with, 3, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 /* A container with more than it has room for at first, each child in it once alone and once in a list. What was put
@@ -97,10 +96,9 @@ static reshard_status close_cycle(fault_output *out, const void *with) {
 static reshard_status at_path(fault_output *out, const void *with) {
   const chain *x = with;
   reshard_tree found;
-  reshard_status status = reshard_tree_at(x->d, "a.b.c.e.f", &found);
-  if (status == RESHARD_SUCCESS)
-    out->object = found;
-  return status;
+  RS_TRY(reshard_tree_at(x->d, "a.b.c.e.f", &found));
+  out->object = found;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status count_leaf(void *user, const char *path, reshard_tree leaf) {
@@ -111,10 +109,9 @@ static reshard_status count_leaf(void *user, const char *path, reshard_tree leaf
 static reshard_status visit_tree(fault_output *out, const void *with) {
   const chain *x = with;
   int64_t n = 0;
-  reshard_status status = reshard_tree_visit(x->d, count_leaf, &n);
-  if (status == RESHARD_SUCCESS)
-    out->number = n;
-  return status;
+  RS_TRY(reshard_tree_visit(x->d, count_leaf, &n));
+  out->number = n;
+  return RESHARD_SUCCESS;
 }
 
 static bool is_one(const fault_output *out, const void *with) { return out->number == 1; }
@@ -135,19 +132,17 @@ CASE(containers_survive_any_failed_allocation) {
 
 static reshard_status make_struct(fault_output *out, const void *with) {
   reshard_tree s;
-  reshard_status status = reshard_tree_struct(with, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_struct(with, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status make_packed(fault_output *out, const void *with) {
   static const int64_t sizes[2] = {2, 1}, order[2] = {1, 0};
   reshard_tree s;
-  reshard_status status = reshard_tree_packed((reshard_tensor)with, 2, sizes, order, order, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_packed((reshard_tensor)with, 2, sizes, order, order, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static void add_one(void *value) { ++*(int *)value; }
@@ -230,10 +225,9 @@ static reshard_status leaf_change(void *user, const char *path, reshard_tree lea
 
 static reshard_status map(fault_output *out, const void *with) {
   reshard_tree s;
-  reshard_status status = reshard_tree_map((reshard_tree)with, leaf_change, NULL, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_map((reshard_tree)with, leaf_change, NULL, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static bool mapped_well(const fault_output *out, const void *with) {
@@ -248,10 +242,9 @@ static reshard_status change_tensor(void *user, const char *path, reshard_tensor
 
 static reshard_status map_tensors(fault_output *out, const void *with) {
   reshard_tree s;
-  reshard_status status = reshard_tree_map_tensors((reshard_tree)with, change_tensor, NULL, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_map_tensors((reshard_tree)with, change_tensor, NULL, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static bool tensors_well(const fault_output *out, const void *with) {
@@ -282,10 +275,9 @@ static reshard_status fill_mapped(fault_output *out, const void *with) {
 
 static reshard_status tree_flatten(fault_output *out, const void *with) {
   const reshard_tree_leaves *flat;
-  reshard_status status = reshard_tree_flatten((reshard_tree)with, &flat);
-  if (status == RESHARD_SUCCESS)
-    out->object = (void *)flat;
-  return status;
+  RS_TRY(reshard_tree_flatten((reshard_tree)with, &flat));
+  out->object = (void *)flat;
+  return RESHARD_SUCCESS;
 }
 
 static bool flat_well(const fault_output *out, const void *with) {
@@ -307,29 +299,26 @@ typedef struct rebuild {
 static reshard_status rebuild_tree(fault_output *out, const void *with) {
   const rebuild *r = with;
   reshard_tree s;
-  reshard_status status = reshard_tree_rebuild(r->tree, r->flat->n, r->leaves, &s);
-  if (status == RESHARD_SUCCESS)
-    out->object = s;
-  return status;
+  RS_TRY(reshard_tree_rebuild(r->tree, r->flat->n, r->leaves, &s));
+  out->object = s;
+  return RESHARD_SUCCESS;
 }
 
 static reshard_status compare_trees(fault_output *out, const void *with) {
   const reshard_tree *both = with;
   int equal;
-  reshard_status status = reshard_tree_equal(both[0], both[1], &equal);
-  if (status == RESHARD_SUCCESS)
-    out->number = equal;
-  return status;
+  RS_TRY(reshard_tree_equal(both[0], both[1], &equal));
+  out->number = equal;
+  return RESHARD_SUCCESS;
 }
 
 static bool is_equal(const fault_output *out, const void *with) { return out->number == 1; }
 
 static reshard_status print(fault_output *out, const void *with) {
   char text[4096];
-  reshard_status status = reshard_tree_print((reshard_tree)with, text, sizeof text, NULL);
-  if (status == RESHARD_SUCCESS)
-    out->number = strstr(text, "low: *") != NULL;
-  return status;
+  RS_TRY(reshard_tree_print((reshard_tree)with, text, sizeof text, NULL));
+  out->number = strstr(text, "low: *") != NULL;
+  return RESHARD_SUCCESS;
 }
 
 CASE(calls_on_trees_survive_any_failed_allocation) {

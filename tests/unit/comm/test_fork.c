@@ -290,8 +290,7 @@ CASE(child_has_shrunk_communicators_too) {
     CHILD_CHECK(reshard_comm_shrink(comms[1], 2, (int64_t[]){0, 2}, &sub) == RESHARD_SUCCESS);
     CHILD_CHECK(reshard_comm_barrier(sub) == RESHARD_SUCCESS);
     reshard_comm_destroy(sub);
-    for (int r = 0; r < 3; r++)
-      reshard_comm_destroy(comms[r]);
+    rank_comms_close(3, comms);
     _exit(0);
   }
   assert_true(child_is_good(child));
@@ -299,8 +298,7 @@ CASE(child_has_shrunk_communicators_too) {
   rank_thread_join(thread);
   assert_non_null(comms[3]);
   reshard_comm_destroy(sub);
-  for (int r = 0; r < 4; r++)
-    reshard_comm_destroy(comms[r]);
+  rank_comms_close(4, comms);
 }
 
 /* --- Sharders of processes ---------------------------------------------------------------------------------------- */

@@ -147,8 +147,7 @@ CASE(any_part_tells_of_all) {
   report(subs[1], 0);
   assert_null(strstr(text, "4 ranks"));
   assert_int_equal(count_parts("rank "), RANKS);
-  for (int r = 0; r < RANKS; r++)
-    reshard_comm_destroy(subs[r]);
+  rank_comms_close(RANKS, subs);
 }
 
 CASE(steps_of_transfers_are_told) {

@@ -104,8 +104,7 @@ CASE(test_all_is_the_callers) {
   assert_true(w.staged[0] > 0);
   for (int r = 0; r < RANKS; r++)
     assert_int_equal(w.grown[r], w.staged[0] + w.staged[1]);
-  for (int r = 0; r < RANKS; r++)
-    reshard_comm_destroy(w.comm[r]);
+  rank_comms_close(RANKS, w.comm);
   w.device->device->memory = original;
   reshard_device_release(w.device);
   assert_int_equal(atomic_load(&beside), 0);
@@ -122,8 +121,7 @@ CASE(limit_of_the_pool_holds_for_staging) {
   assert_int_equal(reshard_comm_create_local(RANKS, &local, w.comm), RESHARD_SUCCESS);
   rank_threads_run(RANKS, rank_body, &w);
   rank_results_assert(RANKS, w.result, RESHARD_ERROR_OUT_OF_MEMORY, "the limit is", "a transfer");
-  for (int r = 0; r < RANKS; r++)
-    reshard_comm_destroy(w.comm[r]);
+  rank_comms_close(RANKS, w.comm);
   reshard_device_release(w.device);
 }
 

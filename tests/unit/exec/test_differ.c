@@ -150,8 +150,7 @@ CASE(first_field_that_differs_is_named_with_its_tensor) {
         GOOD(reshard_comm_create_local(RANKS, &options, s.comms));
         text_of(&s, text);
         error_expect(&s, text);
-        for (int64_t r = 0; r < RANKS; r++)
-          reshard_comm_destroy(s.comms[r]);
+        rank_comms_close(RANKS, s.comms);
       }
 }
 

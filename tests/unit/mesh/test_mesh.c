@@ -119,8 +119,7 @@ CASE(test_create_errors) {
   reshard_mesh_release(mesh);
   FAILS_WITH(reshard_mesh_create(NULL, 0, 2, NULL, NULL, 0, NULL, &mesh), RESHARD_ERROR_INVALID, "shape is NULL");
   FAILS_WITH(reshard_mesh_create(NULL, 0, 2, shape, NULL, 0, NULL, NULL), RESHARD_ERROR_INVALID, "mesh is NULL");
-  for (int r = 0; r < 4; r++)
-    reshard_comm_destroy(comms[r]);
+  rank_comms_close(4, comms);
 }
 
 CASE(texts_of_meshes_are_read_and_printed) {
@@ -348,8 +347,7 @@ CASE(equal_meshes_have_equal_names_shapes_and_ranks) {
   reshard_mesh_release(b);
   reshard_mesh_release(c);
   reshard_mesh_release(d);
-  for (int r = 0; r < 8; r++)
-    reshard_comm_destroy(comms[r]);
+  rank_comms_close(8, comms);
 }
 
 /* --- A mesh of 16,384 ranks -------------------------------------------------------------------------------------- */

@@ -44,13 +44,6 @@ static void use_body(void *user, int64_t rank) {
 
 /* --- Communicators of meshes ------------------------------------------------------------------------------------- */
 
-#define TRY(call) \
-  do { \
-    reshard_status try_ = (call); \
-    if (try_ != RESHARD_SUCCESS) \
-      return try_; \
-  } while (0)
-
 static reshard_status rank_wrong(const char *what) { /* as a status, for threads */
   fprintf(stderr, "wrong: %s\n", what);
   return RESHARD_ERROR_INTERNAL;
@@ -68,10 +61,10 @@ static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
   bool in = rank >= 1 && rank <= 6;
   int64_t d = (rank - 1) / 3, t = (rank - 1) % 3;
   reshard_comm tp, dp, again, all, turned;
-  TRY(reshard_mesh_comm(mesh, "tp", &tp));
-  TRY(reshard_mesh_comm(mesh, "dp", &dp));
-  TRY(reshard_mesh_comm(mesh, NULL, &all));
-  TRY(reshard_mesh_comm(mesh, "tp,dp", &turned));
+  RS_TRY(reshard_mesh_comm(mesh, "tp", &tp));
+  RS_TRY(reshard_mesh_comm(mesh, "dp", &dp));
+  RS_TRY(reshard_mesh_comm(mesh, NULL, &all));
+  RS_TRY(reshard_mesh_comm(mesh, "tp,dp", &turned));
   if (!in)
     return tp == NULL && dp == NULL && all == NULL && turned == NULL ? RESHARD_SUCCESS : rank_wrong("outside");
   const int64_t row[3] = {1 + 3 * d, 2 + 3 * d, 3 + 3 * d}, column[2] = {1 + t, 4 + t}, six[6] = {1, 2, 3, 4, 5, 6},
@@ -80,12 +73,12 @@ static reshard_status use_mesh(int64_t rank, reshard_mesh mesh) {
     return rank_wrong("who is where");
   if (rank == 4) { /* kept: no other rank makes these calls */
     reshard_mesh sub, flat;
-    TRY(reshard_mesh_comm(mesh, "1", &again));
-    TRY(reshard_mesh_sub(mesh, "tp", RESHARD_MESH_MINE, &sub));
-    TRY(reshard_mesh_comm(sub, NULL, &dp));
+    RS_TRY(reshard_mesh_comm(mesh, "1", &again));
+    RS_TRY(reshard_mesh_sub(mesh, "tp", RESHARD_MESH_MINE, &sub));
+    RS_TRY(reshard_mesh_comm(sub, NULL, &dp));
     reshard_mesh_release(sub);
-    TRY(reshard_mesh_flatten(mesh, "tp,dp", "x", &flat));
-    TRY(reshard_mesh_comm(flat, "x", &all));
+    RS_TRY(reshard_mesh_flatten(mesh, "tp,dp", "x", &flat));
+    RS_TRY(reshard_mesh_comm(flat, "x", &all));
     reshard_mesh_release(flat);
     if (again != tp || dp != tp || all != turned)
       return rank_wrong("not kept");
@@ -101,53 +94,53 @@ CASE(test_mesh_comm) {
 static reshard_status use_parts(int64_t rank, reshard_mesh mesh) {
   reshard_mesh sub, deeper, slice, given, own, inner, none;
   reshard_comm comm, same;
-  TRY(reshard_mesh_comm(mesh, NULL, &comm));
+  RS_TRY(reshard_mesh_comm(mesh, NULL, &comm));
   if (comm != comms[rank]) /* all ranks in their order */
     return rank_wrong("the communicator itself");
-  TRY(reshard_mesh_sub(mesh, "dp,tp", RESHARD_MESH_MINE, &sub));
-  TRY(reshard_mesh_comm(sub, NULL, &comm));
+  RS_TRY(reshard_mesh_sub(mesh, "dp,tp", RESHARD_MESH_MINE, &sub));
+  RS_TRY(reshard_mesh_comm(sub, NULL, &comm));
   if (!is(comm, 4, rank % 4, NULL) || reshard_comm_global_ranks(comm)[0] != rank / 4 * 4)
     return rank_wrong("sub-mesh");
-  TRY(reshard_mesh_sub(sub, "tp", RESHARD_MESH_MINE, &deeper));
-  TRY(reshard_mesh_comm(deeper, "tp", &comm));
-  TRY(reshard_mesh_comm(mesh, "tp", &same));
+  RS_TRY(reshard_mesh_sub(sub, "tp", RESHARD_MESH_MINE, &deeper));
+  RS_TRY(reshard_mesh_comm(deeper, "tp", &comm));
+  RS_TRY(reshard_mesh_comm(mesh, "tp", &same));
   if (comm != same || !is(comm, 2, rank % 2, (int64_t[]){rank / 2 * 2, rank / 2 * 2 + 1}))
     return rank_wrong("part of a part");
   /* One coordinate of dp of each: half of the ranks are outside, and in the other slice. */
   for (int64_t d = 0; d < 2; d++) {
     bool in = rank / 2 % 2 == d;
-    TRY(reshard_mesh_slice(sub, "dp", d, d + 1, 1, &slice));
-    TRY(reshard_mesh_comm(slice, "tp", &comm));
+    RS_TRY(reshard_mesh_slice(sub, "dp", d, d + 1, 1, &slice));
+    RS_TRY(reshard_mesh_comm(slice, "tp", &comm));
     if (in ? !is(comm, 2, rank % 2, NULL) || reshard_comm_global_ranks(comm)[0] != rank / 2 * 2 : comm != NULL)
       return rank_wrong("slice");
     if (in != (reshard_mesh_contains(slice, RESHARD_MESH_MINE) == 1))
       return rank_wrong("in the slice");
-    TRY(reshard_mesh_own(slice, &none));
+    RS_TRY(reshard_mesh_own(slice, &none));
     if ((none == NULL) == in)
       return rank_wrong("own of a slice");
     reshard_mesh_release(none);
     reshard_mesh_release(slice);
   }
   /* The part of one rank that all name. */
-  TRY(reshard_mesh_sub(mesh, "pp", 3, &given));
-  TRY(reshard_mesh_comm(given, "pp", &comm));
+  RS_TRY(reshard_mesh_sub(mesh, "pp", 3, &given));
+  RS_TRY(reshard_mesh_comm(given, "pp", &comm));
   if (rank % 4 == 3 ? !is(comm, 2, rank / 4, (int64_t[]){3, 7}) : comm != NULL)
     return rank_wrong("part of a given rank");
   reshard_mesh_release(given);
-  TRY(reshard_mesh_sub(mesh, "pp", 2, &given));
-  TRY(reshard_mesh_comm(given, "pp", &comm));
+  RS_TRY(reshard_mesh_sub(mesh, "pp", 2, &given));
+  RS_TRY(reshard_mesh_comm(given, "pp", &comm));
   if (rank % 4 == 2 ? !is(comm, 2, rank / 4, (int64_t[]){2, 6}) : comm != NULL)
     return rank_wrong("part of another given rank");
   reshard_mesh_release(given);
   /* The same mesh among its own ranks, of which the parts are that of four ranks alone. */
-  TRY(reshard_mesh_own(sub, &own));
+  RS_TRY(reshard_mesh_own(sub, &own));
   if (reshard_mesh_world(own) != 4 || reshard_mesh_rank(own) != rank % 4 || reshard_mesh_root(own) != own ||
       strcmp(reshard_mesh_name(own, 1), "tp") != 0)
     return rank_wrong("own");
   reshard_mesh_release(sub); /* it holds that */
-  TRY(reshard_mesh_sub(own, "dp", RESHARD_MESH_MINE, &inner));
+  RS_TRY(reshard_mesh_sub(own, "dp", RESHARD_MESH_MINE, &inner));
   if (rank < 4) /* the other four do not take part */
-    TRY(reshard_mesh_comm(own, "dp", &comm));
+    RS_TRY(reshard_mesh_comm(own, "dp", &comm));
   if (rank < 4 && !is(comm, 2, rank / 2 % 2, (int64_t[]){rank % 2, rank % 2 + 2}))
     return rank_wrong("part of its own");
   reshard_mesh_release(own);
@@ -168,17 +161,17 @@ static reshard_status use_order(int64_t rank, const char *text, const int64_t *r
   int64_t at = 0;
   while (ranks[at] != rank)
     at++;
-  TRY(reshard_mesh_parse(comms[rank], 0, text, &mesh));
-  TRY(reshard_mesh_comm(mesh, NULL, &comm));
+  RS_TRY(reshard_mesh_parse(comms[rank], 0, text, &mesh));
+  RS_TRY(reshard_mesh_comm(mesh, NULL, &comm));
   if (!is(comm, 4, at, ranks))
     return rank_wrong("order");
-  TRY(reshard_mesh_own(mesh, &own));
+  RS_TRY(reshard_mesh_own(mesh, &own));
   reshard_mesh_release(mesh);
-  TRY(reshard_mesh_comm(own, "1", &comm));
+  RS_TRY(reshard_mesh_comm(own, "1", &comm));
   if (!is(comm, 2, at % 2, (int64_t[]){ranks[at / 2 * 2], ranks[at / 2 * 2 + 1]}))
     return rank_wrong("order of its own");
-  TRY(reshard_comm_barrier(comm));
-  TRY(reshard_comm_barrier(reshard_mesh_base_comm(own)));
+  RS_TRY(reshard_comm_barrier(comm));
+  RS_TRY(reshard_comm_barrier(reshard_mesh_base_comm(own)));
   reshard_mesh_release(own);
   return RESHARD_SUCCESS;
 }
@@ -247,8 +240,8 @@ CASE(ranks_that_ask_for_different_groups_are_told) {
 static reshard_status fail_alone(int64_t rank, reshard_mesh mesh) {
   reshard_comm comm;
   reshard_mesh own;
-  TRY(reshard_mesh_comm(mesh, "tp", &comm));
-  TRY(reshard_mesh_own(mesh, &own));
+  RS_TRY(reshard_mesh_comm(mesh, "tp", &comm));
+  RS_TRY(reshard_mesh_own(mesh, &own));
   reshard_mesh_release(own);
   if (rank == 1 && (reshard_mesh_comm(mesh, "tp", NULL) != RESHARD_ERROR_INVALID ||
                     strcmp(reshard_last_error(), "reshard_mesh_comm: comm is NULL") != 0 ||
@@ -269,8 +262,8 @@ CASE(test_fails_alone) {
 static reshard_status use_unlike_parts(int64_t rank, reshard_mesh mesh) {
   reshard_mesh sub;
   reshard_comm comm;
-  TRY(reshard_mesh_comm(mesh, "pp", &comm));
-  TRY(reshard_mesh_sub(mesh, rank == 2 ? "dp" : "pp", RESHARD_MESH_MINE, &sub));
+  RS_TRY(reshard_mesh_comm(mesh, "pp", &comm));
+  RS_TRY(reshard_mesh_sub(mesh, rank == 2 ? "dp" : "pp", RESHARD_MESH_MINE, &sub));
   reshard_status status = reshard_mesh_init_groups(sub, 0, NULL);
   reshard_mesh_release(sub);
   return status;
@@ -321,7 +314,7 @@ static uint32_t element_value(int64_t color, int64_t round, int64_t row, int64_t
 static reshard_status box_of(reshard_layout layout, int64_t rank, reshard_interval *rows, reshard_interval *columns) {
   int64_t count;
   *rows = *columns = (reshard_interval){0, 0};
-  TRY(reshard_layout_array_intervals(layout, rank, 0, 0, 0, 1, rows, &count));
+  RS_TRY(reshard_layout_array_intervals(layout, rank, 0, 0, 0, 1, rows, &count));
   return reshard_layout_array_intervals(layout, rank, 0, 1, 0, 1, columns, &count);
 }
 
@@ -332,7 +325,7 @@ static reshard_status run_rounds(reshard_transfer transfer, int64_t color, const
     for (int64_t i = box[0].begin; i < box[0].end; i++)
       for (int64_t j = box[1].begin; j < box[1].end; j++)
         *to++ = element_value(color, round, i, j);
-    TRY(reshard_execute(transfer, NULL));
+    RS_TRY(reshard_execute(transfer, NULL));
     const uint32_t *from = dst;
     for (int64_t i = box[2].begin; i < box[2].end; i++)
       for (int64_t j = box[3].begin; j < box[3].end; j++)
@@ -348,17 +341,17 @@ static reshard_status reshard_in(reshard_comm comm, int64_t color, reshard_path 
   reshard_plan plan;
   reshard_transfer transfer;
   reshard_interval box[4];
-  TRY(reshard_layout_create_chunk(2, shape, n, 0, 0, NULL, &src));
-  TRY(reshard_layout_create_chunk(2, shape, n, 1, 0, NULL, &dst));
-  TRY(box_of(src, rank, &box[0], &box[1]));
-  TRY(box_of(dst, rank, &box[2], &box[3]));
+  RS_TRY(reshard_layout_create_chunk(2, shape, n, 0, 0, NULL, &src));
+  RS_TRY(reshard_layout_create_chunk(2, shape, n, 1, 0, NULL, &dst));
+  RS_TRY(box_of(src, rank, &box[0], &box[1]));
+  RS_TRY(box_of(dst, rank, &box[2], &box[3]));
   reshard_entry entry = {RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U32};
-  TRY(reshard_plan_create(1, &entry, rank, NULL, &plan));
+  RS_TRY(reshard_plan_create(1, &entry, rank, NULL, &plan));
   uint32_t *memory[2] = {calloc(ROWS * COLUMNS, 4), calloc(ROWS * COLUMNS, 4)};
   void *from = memory[0], *to = memory[1];
   reshard_arrays arrays = {RESHARD_ARRAYS_INIT, .src = &from, .dst = &to};
   reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = path};
-  TRY(reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
+  RS_TRY(reshard_transfer_create(plan, comm, &arrays, &options, &transfer));
   reshard_status status = run_rounds(transfer, color, box, memory[0], memory[1]);
   reshard_comm_stats stats;
   RS_THEN(status, reshard_comm_get_stats(comm, &stats));

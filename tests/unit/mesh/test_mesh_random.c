@@ -302,8 +302,7 @@ CASE(test_against_lists) {
     rng_seed(&r, (uint64_t)seed);
     chain(&r, seed % 2 == 0 ? comms : NULL, counts);
   }
-  for (int r = 0; r < WORLD; r++)
-    reshard_comm_destroy(comms[r]);
+  rank_comms_close(WORLD, comms);
   assert_true(test_scaled(1500, 1) < 1500 ||
               (counts[0] > 1000 && counts[1] > 1000 && counts[2] > 1000 && counts[3] > 20));
 }

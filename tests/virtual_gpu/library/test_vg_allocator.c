@@ -24,13 +24,6 @@ static const reshard_properties f32 = {.dtype = RESHARD_F32};
 
 static const float zeros[ROWS * COLUMNS / RANKS];
 
-#define TRY(call) \
-  do { \
-    reshard_status status_ = (call); \
-    if (status_ != RESHARD_SUCCESS) \
-      return status_; \
-  } while (0)
-
 typedef struct counter {
   atomic_size_t bytes; /* given and not come back */
   atomic_long allocs, frees;
@@ -114,22 +107,22 @@ static reshard_status run_rank(world *w, int64_t r) {
   reshard_sharder_options options = w->options;
   reshard_tensor_info info;
   if (w->nccl)
-    TRY(reshard_comm_create_nccl(w->id, RANKS, r, w->device[r], 5000, &w->comm[r]));
-  TRY(reshard_stream_create(w->device[r], &w->stream[r]));
-  TRY(run_transfer(w, r));
+    RS_TRY(reshard_comm_create_nccl(w->id, RANKS, r, w->device[r], 5000, &w->comm[r]));
+  RS_TRY(reshard_stream_create(w->device[r], &w->stream[r]));
+  RS_TRY(run_transfer(w, r));
   options.size = RESHARD_SHARDER_OPTIONS_INIT;
   options.device = w->device[r];
-  TRY(reshard_sharder_create(w->comm[r], &options, &w->sharder[r]));
-  TRY(reshard_mesh_create(w->comm[r], 0, 1, &n, NULL, 0, NULL, &w->mesh[r]));
+  RS_TRY(reshard_sharder_create(w->comm[r], &options, &w->sharder[r]));
+  RS_TRY(reshard_mesh_create(w->comm[r], 0, 1, &n, NULL, 0, NULL, &w->mesh[r]));
   reshard_placing placing = {w->mesh[r], &cuts[0], NULL};
-  TRY(reshard_dtensor_empty(w->sharder[r], &placing, 2, shape, &f32, w->stream[r], &w->tensor[r]));
-  TRY(reshard_stream_synchronize(w->device[r], w->stream[r]));
-  TRY(reshard_tensor_get_info(reshard_dtensor_local(w->tensor[r]), &info));
+  RS_TRY(reshard_dtensor_empty(w->sharder[r], &placing, 2, shape, &f32, w->stream[r], &w->tensor[r]));
+  RS_TRY(reshard_stream_synchronize(w->device[r], w->stream[r]));
+  RS_TRY(reshard_tensor_get_info(reshard_dtensor_local(w->tensor[r]), &info));
   vg_poke(info.data, zeros, sizeof zeros);
   for (int i = 1; i <= CALLS; i++) {
     reshard_dtensor next;
     placing.placements = &cuts[i % 2];
-    TRY(reshard_dtensor_redistribute(1, &w->tensor[r], &placing, w->stream[r], &next));
+    RS_TRY(reshard_dtensor_redistribute(1, &w->tensor[r], &placing, w->stream[r], &next));
     reshard_dtensor_release(w->tensor[r]);
     w->tensor[r] = next;
   }

@@ -106,8 +106,7 @@ static void close_world(world *w) {
   reshard_layout_release(w->rows);
   reshard_layout_release(w->columns);
   reshard_layout_release(w->across);
-  for (int64_t r = 0; r < RANKS; r++)
-    reshard_comm_destroy(w->comms[r]);
+  rank_comms_close(RANKS, w->comms);
   reshard_device_release(w->device);
 }
 

@@ -43,41 +43,34 @@ static reshard_status cuda(cudaError_t error) {
   return error == cudaSuccess ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_SYSTEM, "%s", cudaGetErrorString(error));
 }
 
-#define TRY(call) \
-  do { \
-    reshard_status try_ = (call); \
-    if (try_ != RESHARD_SUCCESS) \
-      return try_; \
-  } while (0)
-
 static reshard_status gather_layer(rank *r, int layer, reshard_dtensor parameter, reshard_tensor *full) {
   reshard_tensor_info info;
-  TRY(reshard_dtensor_full(parameter, r->gather, full));
-  TRY(cuda(cudaEventRecord(r->gathered[layer], r->gather)));
-  TRY(reshard_tensor_get_info(*full, &info)); /* and something more, for which compute does not wait */
+  RS_TRY(reshard_dtensor_full(parameter, r->gather, full));
+  RS_TRY(cuda(cudaEventRecord(r->gathered[layer], r->gather)));
+  RS_TRY(reshard_tensor_get_info(*full, &info)); /* and something more, for which compute does not wait */
   return cuda(cudaMemsetAsync((char *)info.data + BYTES - SEEN, 0, SEEN, r->gather));
 }
 
 /* Compute reads what was gathered, and the tensor goes, whatever compute still does. */
 static reshard_status use_layer(rank *r, int layer, reshard_tensor full) {
   reshard_tensor_info info;
-  TRY(reshard_tensor_get_info(full, &info));
-  TRY(cuda(cudaStreamWaitEvent(r->compute, r->gathered[layer], 0)));
-  TRY(reshard_storage_record_use(full, r->compute));
+  RS_TRY(reshard_tensor_get_info(full, &info));
+  RS_TRY(cuda(cudaStreamWaitEvent(r->compute, r->gathered[layer], 0)));
+  RS_TRY(reshard_storage_record_use(full, r->compute));
   for (int i = 0; i < RANKS; i++)
-    TRY(cuda(cudaMemcpyAsync(r->output + (layer * RANKS + i) * SEEN, (char *)info.data + i * SHARD, SEEN,
-                             cudaMemcpyDeviceToDevice, r->compute)));
+    RS_TRY(cuda(cudaMemcpyAsync(r->output + (layer * RANKS + i) * SEEN, (char *)info.data + i * SHARD, SEEN,
+                                cudaMemcpyDeviceToDevice, r->compute)));
   reshard_tensor_release(full);
   return RESHARD_SUCCESS;
 }
 
 static reshard_status train_step(rank *r, reshard_dtensor *layers) {
   reshard_tensor full = NULL, next = NULL;
-  TRY(gather_layer(r, 0, layers[0], &full));
+  RS_TRY(gather_layer(r, 0, layers[0], &full));
   for (int i = 0; i < LAYERS; i++) {
     if (i + 1 < LAYERS)
-      TRY(gather_layer(r, i + 1, layers[i + 1], &next));
-    TRY(use_layer(r, i, full));
+      RS_TRY(gather_layer(r, i + 1, layers[i + 1], &next));
+    RS_TRY(use_layer(r, i, full));
     full = next;
   }
   return RESHARD_SUCCESS;
@@ -90,18 +83,18 @@ static reshard_status run_rank(rank *r, int steps) {
   reshard_sharder sharder;
   reshard_mesh mesh;
   reshard_dtensor layers[LAYERS];
-  TRY(reshard_sharder_create(r->comm, &options, &sharder));
-  TRY(reshard_mesh_create(r->comm, 0, 1, &ranks, NULL, 0, NULL, &mesh));
+  RS_TRY(reshard_sharder_create(r->comm, &options, &sharder));
+  RS_TRY(reshard_mesh_create(r->comm, 0, 1, &ranks, NULL, 0, NULL, &mesh));
   for (int i = 0; i < LAYERS; i++) {
     reshard_tensor local;
-    TRY(reshard_tensor_wrap_on(r->device, RESHARD_U8, 1, &mine, NULL, r->shards + i * SHARD, NULL, NULL, &local));
-    TRY(reshard_dtensor_from_local(sharder, &(reshard_placing){mesh, &rows, NULL}, local, 1, &bytes, 0, &layers[i]));
+    RS_TRY(reshard_tensor_wrap_on(r->device, RESHARD_U8, 1, &mine, NULL, r->shards + i * SHARD, NULL, NULL, &local));
+    RS_TRY(reshard_dtensor_from_local(sharder, &(reshard_placing){mesh, &rows, NULL}, local, 1, &bytes, 0, &layers[i]));
     reshard_tensor_release(local);
   }
   for (int i = 0; i < steps; i++)
-    TRY(train_step(r, layers));
-  TRY(reshard_device_get_memory_stats(r->device, &r->stats));
-  TRY(reshard_device_trim(r->device, 0)); /* while compute may still read the last layers */
+    RS_TRY(train_step(r, layers));
+  RS_TRY(reshard_device_get_memory_stats(r->device, &r->stats));
+  RS_TRY(reshard_device_trim(r->device, 0)); /* while compute may still read the last layers */
   for (int i = 0; i < LAYERS; i++)
     reshard_dtensor_release(layers[i]);
   reshard_mesh_release(mesh);

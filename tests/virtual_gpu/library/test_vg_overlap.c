@@ -103,8 +103,7 @@ static int run_steps(uint64_t seed, int one_stream) {
   for (int i = 0; i < GPUS; i++)
     overlaps += count_overlaps(spans + before, after - before, i);
   rank_threads_run(STEP_RANKS, close_rank, ranks);
-  for (int i = 0; i < STEP_RANKS; i++)
-    reshard_comm_destroy(comms[i]);
+  rank_comms_close(STEP_RANKS, comms);
   for (int i = 0; i < GPUS; i++)
     reshard_device_release(devices[i]);
   assert_int_equal(vg_end(), 0);

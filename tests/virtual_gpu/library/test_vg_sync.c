@@ -101,8 +101,7 @@ static void sync_all(void *user, const vg_options *given) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 0, RESHARD_ISA_AUTO, 60000, s->devices, s->gpus};
   assert_int_equal(reshard_comm_create_local(RANKS, &options, s->comms), RESHARD_SUCCESS);
   rank_threads_run(RANKS, sync_rank, s);
-  for (int r = 0; r < RANKS; r++)
-    reshard_comm_destroy(s->comms[r]);
+  rank_comms_close(RANKS, s->comms);
   for (int g = 0; g < s->gpus; g++)
     reshard_device_release(s->devices[g]);
   vg_end();
