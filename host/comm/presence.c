@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* struct ucred, F_GET_SEALS */
 #include "comm/presence.h"
 
-#include "device/cpu/memory_file.h"
+#include "device/cpu/segment.h"
 
 #include <dirent.h>
 #include <errno.h>

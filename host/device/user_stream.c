@@ -3,6 +3,12 @@
 #include "device/handle.h"
 #include "device/stream.h"
 
+reshard_status rs_stream_check(const rs_device *device, void *stream, const char *call) {
+  if (stream == NULL || device->streams->asynchronous)
+    return RESHARD_SUCCESS;
+  return rs_error(RESHARD_ERROR_INVALID, "%s: stream is %p, on the CPU it is NULL", call, stream);
+}
+
 static reshard_status check_device(const char *call, reshard_device device) {
   return device != NULL ? RESHARD_SUCCESS : rs_error(RESHARD_ERROR_INVALID, "%s: device is NULL", call);
 }

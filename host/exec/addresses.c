@@ -1,7 +1,7 @@
 /* Places of the user's arrays on a GPU, asked of the driver: an address that a kernel cannot reach ends the context,
  * and with it the program. Also memory of the GPU may be out of reach for GPUs of other ranks in the process, which
  * read it where it is: that of a pool not open to them, and mapped memory, as PyTorch's expandable segments. */
-#include "exec/addresses.h"
+#include "exec/arrays.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,6 @@
 #include "exec/cached.h"
 
 #include "device/plain.h"
-#include "exec/addresses.h"
 
 #include <stdlib.h>
 

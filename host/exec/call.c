@@ -13,7 +13,6 @@
 #include "exec/call.h"
 
 #include "device/stream.h"
-#include "exec/addresses.h"
 
 #include <stdlib.h>
 #include <string.h>

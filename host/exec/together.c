@@ -1,7 +1,6 @@
 /* Executes of arrays that are used once, by ranks of one process (call.h). The rank that acts for all sees their
  * arrays, lists the copies to each of them, compiles and runs those; or it runs their cached transfers. */
 #include "device/stream.h"
-#include "exec/addresses.h"
 #include "exec/call.h"
 
 #include <stdlib.h>

@@ -89,19 +89,18 @@ reshard_status rs_save_compare_calls(rs_save_contents *m) {
   rs_save_call *const *c = m->calls;
   char where[RS_WHERE];
   RS_TRY(rs_save_check_calls(m->n, (void **)m->calls));
-  for (int64_t r = 1; r < m->n; r++)
+  for (int64_t r = 1; r < m->n; r++) {
     if (!c[0]->options.force != !c[r]->options.force)
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with force %d, rank %lld with %d", c[0]->options.force,
                       (long long)r, c[r]->options.force);
-  for (int64_t r = 1; r < m->n; r++)
     if (!c[0]->options.no_digests != !c[r]->options.no_digests)
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with no_digests %d, rank %lld with %d",
                       c[0]->options.no_digests, (long long)r, c[r]->options.no_digests);
-  for (int64_t r = 1; r < m->n; r++)
     if (c[0]->options.dtype != c[r]->options.dtype)
       return rs_error(RESHARD_ERROR_MISMATCH, "rank 0 saves with dtype %s, rank %lld with %s",
                       reshard_dtype_string(c[0]->options.dtype), (long long)r,
                       reshard_dtype_string(c[r]->options.dtype));
+  }
   RS_TRY(rs_state_paths_compare(m->n, (rs_state_call *const *)m->calls, &m->paths));
   if (!is_directory(c[0]->base.directory))
     return rs_error(RESHARD_ERROR_INVALID, "%s: a state dict is saved to a directory, this is the name of a file",

@@ -12,9 +12,15 @@
 #define RS_COMM_BOOTSTRAP_H
 
 #include "base/base.h"
-#include "comm/bootstrap/hmac.h"
 
 #include <reshard/comm.h>
+
+/* --- SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), of hmac.c ------------------------------------------------- */
+
+enum { RS_SHA256_BYTES = 32 };
+
+void rs_sha256(const void *bytes, size_t n, unsigned char digest[RS_SHA256_BYTES]);
+void rs_hmac_sha256(const void *key, size_t key_bytes, const void *bytes, size_t n, unsigned char mac[RS_SHA256_BYTES]);
 
 /* Time that a stranger has to show who it is, at least: who connects, and who listens at the address. */
 #define RS_PATIENCE_NS      INT64_C(2000000000)

@@ -1,4 +1,4 @@
-#include "comm/bootstrap/hmac.h"
+#include "comm/bootstrap/bootstrap.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "comm/mpi/end.h"
 #include "comm/mpi/link.h"
 #include "comm/mpi/nodes.h"
-#include "comm/mpi/probe.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
  *
  * A note of status RESHARD_SUCCESS carries the probe. If nobody is found lost, as where ranks wait in a circle, a
  * rank names those that it waits for. */
-#include "comm/mpi/probe.h"
+#include "comm/mpi/end.h"
 
 #include <string.h>
 

@@ -8,7 +8,6 @@
 
 #include "comm/nccl/end.h"
 #include "comm/node/create.h"
-#include "comm/node/end.h"
 #include "comm/node/wait.h"
 
 #include <stdio.h>

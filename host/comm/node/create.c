@@ -9,7 +9,7 @@
 #include "comm/gather.h"
 #include "comm/node/wait.h"
 #include "device/cpu/cpu.h"
-#include "device/cpu/memory_file.h"
+#include "device/cpu/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>

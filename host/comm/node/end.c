@@ -1,7 +1,6 @@
 /* The end of a node communicator. The rank that decides it leaves the reason in its part of the block; the first one
  * counts, and all tell their callers the same. A rank looks at it before a call and between two turns of a wait. An
  * abort of what the communicator was split from ends it too, so ranks look at those as well. */
-#include "comm/node/end.h"
 #include "comm/node/wait.h"
 
 #include <stdio.h>

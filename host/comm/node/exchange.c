@@ -4,7 +4,6 @@
  *
  * The first chunks are in their slots before the ranks meet. An error of that meeting takes them back. */
 #define _GNU_SOURCE
-#include "comm/node/end.h"
 #include "comm/node/streams.h"
 #include "comm/node/wait.h"
 

@@ -1,7 +1,6 @@
 /* Memory of the processes, of which descriptors are passed on when a rank is to read it (exec/direct): the memory file
  * of a process with CPUs, segments of GPUs. Ranks are told from those of other nodes by imports of no file. */
 #include "comm/node/create.h"
-#include "comm/node/end.h"
 #include "comm/node/wait.h"
 
 #include "device/cpu/segment.h"

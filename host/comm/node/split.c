@@ -3,7 +3,7 @@
  * part holds as long as a rank has it. */
 #define _GNU_SOURCE
 #include "comm/node/create.h"
-#include "comm/node/end.h"
+#include "comm/node/wait.h"
 
 #include "comm/split.h"
 

@@ -11,7 +11,6 @@
 
 #include "comm/gather.h"
 #include "comm/node/create.h"
-#include "comm/node/end.h"
 #include "comm/node/wait.h"
 #include "device/stream.h"
 

@@ -8,7 +8,6 @@
  * the others: an exchange, which has filled its mailbox by then, or an all-gather, so a small exchange takes one
  * meeting. */
 #include "comm/node/create.h"
-#include "comm/node/end.h"
 #include "comm/node/streams.h"
 #include "comm/node/wait.h"
 

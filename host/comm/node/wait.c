@@ -6,7 +6,6 @@
  * finds the new number, or the one who rings finds where it sleeps. One that is held up in between costs LOOK_MS. */
 #define _GNU_SOURCE
 #include "comm/node/wait.h"
-#include "comm/node/end.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* memfd_create, F_ADD_SEALS */
-#include "device/cpu/memory_file.h"
+#include "device/cpu/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE /* fallocate, MADV_HUGEPAGE */
 #include "device/cpu/segment.h"
 
-#include "device/cpu/memory_file.h"
 #include "device/cpu/threads.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #include "exec/offer.h"
 
 #include "comm/gather.h"
-#include "exec/direct/remote_sources.h"
+#include "exec/direct/peers.h"
 #include "exec/record.h"
 
 #include <stdlib.h>

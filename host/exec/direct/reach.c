@@ -3,7 +3,7 @@
  * A rank writes where its sources are into a notice, which the others map. The record of the meeting before the copies
  * says where the notice is, and its version: a rank maps and lists anew only what has changed since its last call
  * with the plan. Segments stay mapped as long as an earlier list names them. */
-#include "exec/direct/remote_sources.h"
+#include "exec/direct/peers.h"
 
 #include <stdlib.h>
 #include <string.h>

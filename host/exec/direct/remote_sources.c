@@ -1,6 +1,6 @@
 /* A rank tells of its sources in a string: the memory that they lie in, the place of each buffer, and strides
  * where it has any. No destination is in it, for each rank writes its own alone. */
-#include "exec/direct/remote_sources.h"
+#include "exec/direct/peers.h"
 
 #include "device/cpu/segment.h"
 

@@ -1,6 +1,5 @@
 /* Binds the arrays of a packed transfer: lists its rounds, with addresses and programs. */
 #include "device/plain.h"
-#include "exec/addresses.h"
 #include "exec/packed/packer.h"
 #include "plan/messages.h"
 #include "plan/place.h"

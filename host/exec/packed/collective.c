@@ -8,7 +8,7 @@
  *
  * The parts of the round stay listed, with the addresses that they have here, counted and ordered, and their programs
  * pack and unpack. */
-#include "exec/packed/collective.h"
+#include "exec/packed/packer.h"
 
 #include "plan/place.h"
 #include "plan/rounds.h"

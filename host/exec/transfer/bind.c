@@ -1,5 +1,4 @@
 /* Binding a transfer to arrays, when it is made and later. */
-#include "exec/addresses.h"
 #include "exec/transfer/steps.h"
 
 #include <stdlib.h>

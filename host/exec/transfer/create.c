@@ -1,8 +1,7 @@
 /* Making a transfer: every rank checks its own side, then all compare, then all bind. A rank whose own step failed
  * takes part in what is collective with its status, so nobody waits for it. */
-#include "exec/addresses.h"
-#include "exec/packed/collective.h"
 #include "exec/packed/packed.h"
+#include "exec/packed/packer.h"
 #include "exec/transfer/steps.h"
 
 #include <stdlib.h>

@@ -10,6 +10,7 @@
 #include "device/environment.h"
 #include "file/move/batch.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,7 @@ static void report_progress(job *j) {
 static void move_batches(const void *user, rs_claim *claim) {
   job *j = *(job *const *)user;
   rs_batch *b = &j->batches[claim->thread];
+  fenv_t caller;
   while (rs_threads_next(claim) >= 0) {
     pthread_mutex_lock(&j->lock);
     while (j->failed.status == RESHARD_SUCCESS) {
@@ -55,7 +57,10 @@ static void move_batches(const void *user, rs_claim *claim) {
       if (j->failed.status != RESHARD_SUCCESS || b->tiles.n == 0)
         break;
       pthread_mutex_unlock(&j->lock);
+      fegetenv(&caller);
+      fesetenv(FE_DFL_ENV); /* scaled values do not depend on it */
       reshard_status status = rs_batch_move(b);
+      fesetenv(&caller);
       pthread_mutex_lock(&j->lock);
       rs_error_keep(&j->failed, status);
       for (int64_t i = 0; i < b->tiles.n; i++)

@@ -8,7 +8,6 @@
 #include "file/move/batch.h"
 #include "layout/layout.h"
 
-#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,9 +112,6 @@ static void multiply_part(rs_batch *b, const rs_block_box *box, int ndim, const 
                           const int64_t *outer) {
   int dims = ndim - 2;
   static const rs_piece one = {0, 1, 0};
-  fenv_t before;
-  fegetenv(&before);
-  fesetenv(FE_DFL_ENV);
   for (int64_t m = dims > 0 ? first[0] : -1; m < (dims > 0 ? first[1] : 0); m++) {
     const rs_piece *matrix = dims > 0 ? &pieces->at[m] : &one;
     for (int64_t i = 0; i < matrix->n; i++) {
@@ -128,7 +124,6 @@ static void multiply_part(rs_batch *b, const rs_block_box *box, int ndim, const 
           multiply_piece(b, &plane, &pieces->at[r], &pieces->at[c]);
     }
   }
-  fesetenv(&before);
 }
 
 reshard_status rs_scaled_read(rs_batch *b, const rs_tile_part *p, char *to) {
@@ -190,16 +185,12 @@ reshard_status rs_scaled_make(rs_batch *b, const rs_tile_part *p, rs_tile_part *
   rs_block_box box = dense_box(r, &made, wide, columns);
   box.n[0] = rows;
   box.n[1] = columns;
-  fenv_t before;
-  fegetenv(&before);
-  fesetenv(FE_DFL_ENV);
   for (int64_t m = 0; m < (matrices(t) > 0 ? p->extent[0] : 1); m++) {
     box.wide = (char *)p->data + m * rows * columns * width;
     box.values = b->values.at + m * rows * columns;
     box.scales = b->scales.at + m * made.extent[t->ndim - 2] * made.strides[t->ndim - 2];
     rs_blocks_scale(kernels_of(b), &box, NULL);
   }
-  fesetenv(&before);
   *values = *scales = *p;
   values->data = b->values.at;
   values->bytes = elements;

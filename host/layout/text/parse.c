@@ -2,7 +2,6 @@
  * constructors (spec.c). So a string can say nothing that a program cannot. Its own checks are those of counts that a
  * constructor cannot see. Ranges of ranks stay ranges until the world is known to hold them. */
 #include "layout/text/spec.h"
-#include "layout/text/torch.h"
 
 #include <string.h>
 

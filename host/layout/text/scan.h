@@ -37,4 +37,8 @@ reshard_status rs_scan_signed(rs_scan *scan, const char *what, int64_t *number);
 /* [A-Za-z_][A-Za-z0-9_]* from *word on; returns its length, 0 where there is none. */
 size_t rs_scan_word(rs_scan *scan, const char **word);
 
+/* RESHARD_ERROR_INVALID with our spelling where placements are spelled so. alone: without a
+ * mesh, where our spelling is refused likewise. */
+reshard_status rs_refuse_torch_spelling(const rs_scan *scan, bool alone);
+
 #endif

@@ -1,5 +1,5 @@
 /* Refuses what PyTorch writes, and placements without their mesh, with ours in the error: placement by placement. */
-#include "layout/text/torch.h"
+#include "layout/text/scan.h"
 
 #include <ctype.h>
 #include <string.h>

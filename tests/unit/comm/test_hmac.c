@@ -1,5 +1,5 @@
 /* SHA-256 and HMAC-SHA-256 by the vectors of their standards. */
-#include "comm/bootstrap/hmac.h"
+#include "comm/bootstrap/bootstrap.h"
 #include "support/fixtures/case.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * that converts may not do, lie in place on a side whose dtype is not the one that travels. */
 #include "bench/cli/naive_cast.h"
 #include "bench/verify/random.h"
-#include "exec/packed/collective.h"
+#include "exec/packed/packer.h"
 #include "plan/place.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
