@@ -181,9 +181,8 @@ reshard_status rs_device_check_capture(const char *call, rs_device *device, void
   RS_TRY(device->streams->capturing(device, stream, &captured));
   return !captured ? RESHARD_SUCCESS
                    : rs_error(RESHARD_ERROR_INVALID,
-                              "%s: stream %p is being captured; storage is allocated and freed "
-                              "outside of graphs",
-                              call, stream);
+                              "%s: stream %p is being captured; storage is allocated and freed outside of graphs", call,
+                              stream);
 }
 
 reshard_status rs_device_run_once(reshard_device d, const rs_copies *copies, int64_t total_bytes, void *stream) {

@@ -50,8 +50,7 @@ static reshard_status measure_buffer(const struct reshard_plan_s *plan, int64_t 
   if (below < -RS_EXTENT_MOST || above > RS_EXTENT_MOST || at < (uintptr_t)-below ||
       at > UINTPTR_MAX - (uintptr_t)above)
     return rs_error(RESHARD_ERROR_INVALID,
-                    "entry %lld '%.64s': the strides of the %s reach from %lld to %lld bytes off %p, "
-                    "beyond memory",
+                    "entry %lld '%.64s': the strides of the %s reach from %lld to %lld bytes off %p, beyond memory",
                     (long long)entry, name, side, (long long)below, (long long)above, (const void *)x->at);
   x->begin = x->at + below;
   x->end = x->at + above;

@@ -164,10 +164,9 @@ static reshard_status report_count(int64_t number, int64_t rank, int64_t n0, int
   else
     snprintf(label, sizeof label, "tensor %lld", (long long)number);
   return rs_error(RESHARD_ERROR_MISMATCH,
-                  "%s is on rank %lld, and not on rank %lld (%lld tensors on rank 0, %lld on "
-                  "rank %lld)",
-                  label, a->there ? 0LL : (long long)rank, a->there ? (long long)rank : 0LL, (long long)n0,
-                  (long long)n, (long long)rank);
+                  "%s is on rank %lld, and not on rank %lld (%lld tensors on rank 0, %lld on rank %lld)", label,
+                  a->there ? 0LL : (long long)rank, a->there ? (long long)rank : 0LL, (long long)n0, (long long)n,
+                  (long long)rank);
 }
 
 static uint64_t hash_nodes(const void *user, int64_t first, int64_t end, uint64_t hash) {

@@ -212,8 +212,7 @@ static reshard_status lay_out_scales(conversion *c, const rs_copy_region *r) {
   rs_quote(quoted, sizeof quoted, rs_model_name(c->target, r->dst));
   if (cut.dim >= 0)
     return rs_error(RESHARD_ERROR_INVALID,
-                    "dst: tensor '%s': dim %d: rank %lld's part begins or ends at %lld, in a "
-                    "block of %lld (%s)",
+                    "dst: tensor '%s': dim %d: rank %lld's part begins or ends at %lld, in a block of %lld (%s)",
                     quoted, cut.dim, (long long)cut.rank, (long long)cut.at, (long long)block[cut.dim],
                     rs_blocks_text(text, &r->blocks));
   reshard_status status = rs_layout_blocks(c->dst_layouts[r->dst], block, &c->dst_layouts[r->scales]);

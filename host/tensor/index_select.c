@@ -29,8 +29,7 @@ static reshard_status check_shapes(const index_selection *s) {
   char a[RS_SHAPE_TEXT], b[RS_SHAPE_TEXT];
   if (s->index.ndim != 1 || (s->index.dtype != RESHARD_I32 && s->index.dtype != RESHARD_I64))
     return rs_error(RESHARD_ERROR_INVALID,
-                    "reshard_index_select: an index of %d dims and dtype %s, 1 dim of i32 or "
-                    "i64 is needed",
+                    "reshard_index_select: an index of %d dims and dtype %s, 1 dim of i32 or i64 is needed",
                     s->index.ndim, reshard_dtype_string(s->index.dtype));
   if (s->src.dtype != s->dst.dtype)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_index_select: src is %s, dst is %s",

@@ -337,8 +337,7 @@ CASE(environment_tells_processes_or_the_variable_that_is_wrong) {
   assert_string_equal(r.address, "other");
   setenv("SLURM_LOCALID", "2", 1);
   FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
-             "SLURM_LOCALID=2, and 2 processes on this node by "
-             "SLURM_NTASKS_PER_NODE");
+             "SLURM_LOCALID=2, and 2 processes on this node by SLURM_NTASKS_PER_NODE");
   setenv("SLURM_NODEID", "1", 1);
   setenv("SLURM_STEP_TASKS_PER_NODE", "1,3", 1);
   GOOD(reshard_rendezvous_from_environment(&r));
@@ -348,8 +347,7 @@ CASE(environment_tells_processes_or_the_variable_that_is_wrong) {
   assert_true(r.local_n == 3 && r.local_rank == 2);
   setenv("SLURM_NODEID", "2", 1);
   FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID,
-             "SLURM_LOCALID=2, and 1 processes on this node by "
-             "SLURM_STEP_TASKS_PER_NODE");
+             "SLURM_LOCALID=2, and 1 processes on this node by SLURM_STEP_TASKS_PER_NODE");
   for (const char *const *bad = (const char *const[]){"", "x", "2(x", "2(x0)", "2;1", "1", NULL}; *bad != NULL; bad++) {
     setenv("SLURM_STEP_TASKS_PER_NODE", *bad, 1);
     FAILS_WITH(reshard_rendezvous_from_environment(&r), RESHARD_ERROR_INVALID, "SLURM_STEP_TASKS_PER_NODE=");

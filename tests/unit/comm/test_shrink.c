@@ -152,9 +152,7 @@ CASE(lists_that_differ_are_refused_and_may_grow) {
   rank_threads_run(4, shrink_body, &d);
   results[1] = results[2];
   rank_results_assert(3, results, RESHARD_ERROR_TIMEOUT,
-                      "reshard_comm_shrink, call 1: 2 of 3 ranks came within 4000 ms; "
-                      "missing: 1",
-                      NULL);
+                      "reshard_comm_shrink, call 1: 2 of 3 ranks came within 4000 ms; missing: 1", NULL);
   shrink_case e = {.n = 4, .leave = 1u << 3 | 1u << 1, .nlost = 2, .lost = {1, 3}, .odd = -1};
   rank_threads_run(4, shrink_body, &e);
   check_shrunk(&e, NULL);

@@ -258,8 +258,7 @@ CASE(any_flipped_bit_of_a_header_is_corrupt) {
 CASE(huge_sparse_header_takes_no_memory) {
   static const char format[] =
       "{\"__metadata__\":{\"format\":\"pt\"" RS_DIGEST_BEFORE "0000000000000000" RS_DIGEST_BETWEEN
-      "0000000000000000" RS_DIGEST_BEHIND "},\"a\":{\"dtype\":\"U8\",\"shape\":[%lld],"
-      "\"data_offsets\":[0,%lld]}}";
+      "0000000000000000" RS_DIGEST_BEHIND "},\"a\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]}}";
   const int64_t data = (int64_t)1 << 60;
   char memory[1024] = {0};
   int n = snprintf(memory + 8, sizeof memory - 8, format, (long long)data, (long long)data);

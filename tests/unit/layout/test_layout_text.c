@@ -287,8 +287,7 @@ CASE(texts_of_boxes_are_read_and_printed) {
                       "layout \"boxes(0:[0]+[1];1:[0,0]+[1,1])\": column 19: 2 numbers, the tensor has 1 dims");
   assert_int_equal(reshard_layout_parse_world("boxes(0:[0,0,0,0,0,0,0,0,0]+[1])", &world), RESHARD_ERROR_INVALID);
   assert_string_equal(reshard_last_error(),
-                      "layout \"boxes(0:[0,0,0,0,0,0,0,0,0]+[1])\": column 9: 9 numbers, a tensor "
-                      "has at most 8 dims");
+                      "layout \"boxes(0:[0,0,0,0,0,0,0,0,0]+[1])\": column 9: 9 numbers, a tensor has at most 8 dims");
 }
 
 static char file_path[TEMPORARY_PATH];

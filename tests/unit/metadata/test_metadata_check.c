@@ -223,8 +223,7 @@ CASE(gaps_and_overlaps_of_shards_are_named) {
   const reshard_remote_device a = {0, RESHARD_DEVICE_CUDA, 2}, b = {1, RESHARD_DEVICE_CPU, -1},
                               c = {-1, RESHARD_DEVICE_CUDA, 0};
   validate(2, shape, 2, (const reshard_shard[]){{{{0, 0}, {3, 4}}, a}, {{{2, 1}, {3, 2}}, b}},
-           "shards 0 (rank:0/cuda:2) and 1 (rank:1/cpu) overlap at [2,3)x[1,3): they are [0,3)x[0,4) and "
-           "[2,5)x[1,3)");
+           "shards 0 (rank:0/cuda:2) and 1 (rank:1/cpu) overlap at [2,3)x[1,3): they are [0,3)x[0,4) and [2,5)x[1,3)");
   validate(2, shape, 2, (const reshard_shard[]){{{{0, 0}, {5, 4}}, a}, {{{0, 0}, {5, 4}}, c}},
            "shards 0 (rank:0/cuda:2) and 1 (cuda:0) overlap at [0,5)x[0,4): they are [0,5)x[0,4) and "
            "[0,5)x[0,4)"); /* replicas are an overlap */

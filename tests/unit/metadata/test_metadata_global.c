@@ -293,8 +293,7 @@ CASE(first_difference_between_ranks_is_named) {
        RESHARD_ERROR_INVALID,
        2,
        {ROWS(0, 0, 2), ROWS(1, 2, 3), ROWS(2, 4, 2)}},
-      {"shards 1 (rank:1/cpu) and 2 (rank:2/cpu) overlap at [3,4)x[0,4): they are [2,4)x[0,4) and "
-       "[3,6)x[0,4)",
+      {"shards 1 (rank:1/cpu) and 2 (rank:2/cpu) overlap at [3,4)x[0,4): they are [2,4)x[0,4) and [3,6)x[0,4)",
        RESHARD_ERROR_INVALID,
        0,
        {ROWS(0, 0, 2), ROWS(1, 2, 2), ROWS(2, 3, 3)}},
