@@ -83,6 +83,15 @@ reshard_status rs_copies_convert(rs_copies *copies, const char *src, char *dst, 
   return add_copy(copies, copy, (int64_t)reshard_dtype_size(to), naxes, axes);
 }
 
+void rs_block_box_turn(rs_block_box *box) {
+  int64_t *pairs[] = {box->n, box->block, box->skip, box->wide_stride, box->value_stride, box->scale_stride};
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    int64_t first = pairs[i][0];
+    pairs[i][0] = pairs[i][1];
+    pairs[i][1] = first;
+  }
+}
+
 /* Bytes that a step reads: of the blocks that it meets the scales, too, where it is back. */
 static bool count_read(const rs_block_box *b, bool back, int64_t *bytes) {
   int64_t blocks = 1, width = back ? 1 : (int64_t)reshard_dtype_size(b->wide_dtype);
@@ -92,7 +101,7 @@ static bool count_read(const rs_block_box *b, bool back, int64_t *bytes) {
          rs_add(*bytes, back ? blocks * (int64_t)reshard_dtype_size(b->scale_dtype) : 0, bytes);
 }
 
-/* One box of rows of one row of blocks, or less, repeated over loops. */
+/* One box of rows, repeated over loops. */
 static reshard_status add_scaled(rs_copies *copies, const rs_block_box *box, bool back, int naxes,
                                  const rs_block_axis *axes) {
   int64_t bytes;
@@ -134,18 +143,23 @@ static reshard_status add_scaled(rs_copies *copies, const rs_block_box *box, boo
  * is not ended, are copies of their own. */
 reshard_status rs_copies_scale(rs_copies *copies, const rs_block_box *box, bool back, int naxes,
                                const rs_block_axis *axes) {
+  return rs_copies_scale_rows(copies, box, box->block[0], back, naxes, axes);
+}
+
+reshard_status rs_copies_scale_rows(rs_copies *copies, const rs_block_box *box, int64_t unit, bool back, int naxes,
+                                    const rs_block_axis *axes) {
   rs_block_axis all[2 * RESHARD_MAX_DIMS + 1];
   int64_t head = box->skip[0] > 0 ? rs_min(box->block[0] - box->skip[0], box->n[0]) : 0;
-  int64_t rows[3] = {head, box->block[0], (box->n[0] - head) % box->block[0]};
-  int64_t times[3] = {head > 0, (box->n[0] - head) / box->block[0], rows[2] > 0};
+  int64_t rows[3] = {head, unit, (box->n[0] - head) % unit};
+  int64_t times[3] = {head > 0, (box->n[0] - head) / unit, rows[2] > 0};
   rs_block_box part = *box;
   memcpy(all, axes, (size_t)naxes * sizeof *axes);
   for (int i = 0; i < 3; i++) {
     if (times[i] == 0)
       continue;
     part.n[0] = rows[i];
-    all[naxes] =
-        (rs_block_axis){times[i], rows[i] * box->wide_stride[0], rows[i] * box->value_stride[0], box->scale_stride[0]};
+    all[naxes] = (rs_block_axis){times[i], rows[i] * box->wide_stride[0], rows[i] * box->value_stride[0],
+                                 rs_ceil_div(rows[i], box->block[0]) * box->scale_stride[0]};
     RS_TRY(add_scaled(copies, &part, back, naxes + 1, all));
     part.wide += times[i] * all[naxes].wide;
     part.values += times[i] * all[naxes].values;

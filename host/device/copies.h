@@ -22,6 +22,9 @@ typedef struct rs_block_box {
   int64_t wide_stride[2], value_stride[2], scale_stride[2];
 } rs_block_box;
 
+/* Makes rows columns, and columns rows. */
+void rs_block_box_turn(rs_block_box *box);
+
 /* A loop around boxes of blocks: bytes from one to the next. */
 typedef struct rs_block_axis {
   int64_t n, wide, values, scales;
@@ -75,6 +78,9 @@ reshard_status rs_copies_convert(rs_copies *copies, const char *src, char *dst, 
  * back. */
 reshard_status rs_copies_scale(rs_copies *copies, const rs_block_box *box, bool back, int naxes,
                                const rs_block_axis *axes);
+/* The same with so many rows of the box in a copy: a multiple of those of a block. */
+reshard_status rs_copies_scale_rows(rs_copies *copies, const rs_block_box *box, int64_t rows, bool back, int naxes,
+                                    const rs_block_axis *axes);
 /* Appends a list to another one, with its peers. */
 reshard_status rs_copies_append(rs_copies *copies, const rs_copies *more);
 /* Bytes of the destination for so many of the source. */

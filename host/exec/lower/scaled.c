@@ -125,15 +125,6 @@ static rs_block_axis axis_of(const block_loop *loop, bool back) {
                          loop->scales[back ? SRC : DST]};
 }
 
-static void swap_dims(rs_block_box *box) {
-  int64_t *pairs[] = {box->n, box->block, box->skip, box->wide_stride, box->value_stride, box->scale_stride};
-  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-    int64_t first = pairs[i][0];
-    pairs[i][0] = pairs[i][1];
-    pairs[i][1] = first;
-  }
-}
-
 /* Makes the loop over neighbouring blocks a part of the box, where both sides go on as within a block. Rows that blocks
  * have none of are those of another axis. */
 static void take_loop(const block_copy *b, int i, int k, rs_block_box *box, rs_block_axis *axes) {
@@ -179,7 +170,7 @@ static reshard_status add_boxes(const block_copy *b, rs_copies *copies) {
     take_loop(b, 1, column, &box, axes);
   if (b->blocks.axis[0] < 0 && row >= 0 && b->blocks.axis[1] >= 0 &&
       scaled_dim(c, b->w->axis[row].number) > scaled_dim(c, b->blocks.axis[1]))
-    swap_dims(&box);
+    rs_block_box_turn(&box);
   return rs_copies_scale(copies, &box, back, b->nloops, axes);
 }
 

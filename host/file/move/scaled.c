@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const rs_cast_kernels *kernels_of(const rs_batch *b) { return rs_cast_kernels_of(rs_device_cpu_isa(b->device)); }
+static const rs_kernels *kernels_of(const rs_batch *b) { return rs_kernels_of(rs_device_cpu_isa(b->device)); }
 
 /* Dims before rows and columns: 0, or 1 that is a loop over matrices. */
 static int matrices(const rs_model_tensor *t) { return t->ndim - 2; }
@@ -103,7 +103,7 @@ static void multiply_piece(rs_batch *b, rs_block_box *box, const rs_piece *rows,
     piece.values += both[i]->local * box->value_stride[i];
     piece.scales += block * box->scale_stride[i];
   }
-  rs_blocks_unscale(kernels_of(b), &piece, NULL);
+  rs_blocks_unscale(kernels_of(b), &piece, false);
 }
 
 /* pieces: of each dim, from first[d] to first[d + 1]. Indices of pieces are made those of the part, and blocks those
@@ -189,7 +189,7 @@ reshard_status rs_scaled_make(rs_batch *b, const rs_tile_part *p, rs_tile_part *
     box.wide = (char *)p->data + m * rows * columns * width;
     box.values = b->values.at + m * rows * columns;
     box.scales = b->scales.at + m * made.extent[t->ndim - 2] * made.strides[t->ndim - 2];
-    rs_blocks_scale(kernels_of(b), &box, NULL);
+    rs_blocks_scale(kernels_of(b), &box, false);
   }
   *values = *scales = *p;
   values->data = b->values.at;

@@ -7,19 +7,23 @@
 #include "device/cpu/cast/blocks.h"
 
 #include "base/dtype.h"
+#include "device/cpu/cast/kernels.h"
 
 #include <string.h>
 
 enum {
   MOST = RS_MOST_OF_BLOCK,
   BUFFER = 8 * MOST, /* bytes: two of the largest blocks in f32 */
-  MOST_BLOCKS = 256, /* beside one another in the buffer */
+  MOST_BLOCKS = 512, /* beside one another in the buffer */
   STORED = 2048,     /* numbers of a row that is stored past the cache */
   STORE_LEAST = 256, /* bytes of one that is worth that */
   LINE = 64,
   ROW = 4096,   /* bytes of a row of a part, about: shorter ones take memory longer */
   AHEAD = 8192, /* bytes that are prefetched */
   ROWS_AHEAD = 8,
+  TILE = 64 << 10,    /* values that are transposed together: a block at least */
+  TILE_ROWS = 128,    /* of smaller blocks */
+  TILE_COLUMNS = 512, /* likewise: the transpose fills whole lines of as many */
 };
 
 /* Blocks beside one another, in a row of blocks. */
@@ -82,6 +86,9 @@ static void fetch_row(const char *row, int64_t bytes) {
     __builtin_prefetch(row + at, 0, 2);
 }
 
+/* Stores that many bytes past the cache, ordered by a fence of the caller; NULL: rows are stored as they are made. */
+typedef void (*rs_block_store)(char *dst, const char *src, int64_t bytes);
+
 /* Copies a row of a part to its place in the buffer, with the maxima. `next`: of the part behind it. */
 static void take_row(const rs_cast_kernels *k, const rs_block_box *b, scaled_part *part, int64_t r, const char *next,
                      char *place) {
@@ -132,7 +139,7 @@ static void begin_part(const rs_block_box *b, scaled_part *part, int64_t r, int6
   memset(part->most, 0, sizeof *part->most * (size_t)rs_ceil_div(part->columns, b->block[1]));
 }
 
-void rs_blocks_scale(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
+static void scale_rows(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
   _Alignas(LINE) char buffer[BUFFER];
   scaled_part parts[2], *part = &parts[0], *before = &parts[1];
   int64_t pitch = columns_together(b) * (int64_t)reshard_dtype_size(b->wide_dtype), r = 0, c = 0;
@@ -196,10 +203,82 @@ static void unscale_rows(const rs_cast_kernels *k, const rs_block_box *b, int64_
   }
 }
 
-void rs_blocks_unscale(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
+static void unscale_box(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
   const char *scales = b->scales;
   for (int64_t r = 0, end; r < b->n[0]; r = end, scales += b->scale_stride[0]) {
     end = rs_min(r == 0 ? b->block[0] - b->skip[0] : r + b->block[0], b->n[0]);
     unscale_rows(k, b, r, end, scales, store);
   }
+}
+
+/* --- Values down columns --- */
+
+/* Blocks of a tile, down and across. */
+static int64_t tile_rows(const rs_block_box *b) {
+  int64_t most = rs_min(TILE_ROWS, TILE / b->block[1]);
+  return b->block[0] * rs_max(1, most / b->block[0]);
+}
+static int64_t tile_columns(const rs_block_box *b) {
+  int64_t most = rs_min(TILE_COLUMNS, TILE / rs_min(tile_rows(b), b->n[0]));
+  return b->block[1] * rs_max(1, most / b->block[1]);
+}
+
+/* Rows and columns from `at` on, to the end of a tile that begins with a block. */
+static rs_block_box tile_at(const rs_block_box *b, int64_t r, int64_t c) {
+  const int64_t at[2] = {r, c}, most[2] = {tile_rows(b), tile_columns(b)};
+  rs_block_box tile = *b;
+  for (int i = 0; i < 2; i++) {
+    int64_t first = at[i] + b->skip[i];
+    tile.skip[i] = first % b->block[i];
+    tile.n[i] = rs_min(most[i] - first % most[i], b->n[i] - at[i]);
+    tile.wide += at[i] * b->wide_stride[i];
+    tile.values += at[i] * b->value_stride[i];
+    tile.scales += first / b->block[i] * b->scale_stride[i];
+  }
+  return tile;
+}
+
+/* Tile by tile, with their values in rows of a buffer, which is transposed. */
+static void turn_values(const rs_cast_kernels *k, const rs_block_box *b, const rs_kernels *copy, rs_block_store store,
+                        bool back) {
+  _Alignas(LINE) char buffer[TILE + TILE / 2];
+  void (*transpose)(char *, const char *, int64_t, int64_t, int64_t, int64_t, bool) = copy->transpose[0];
+  rs_block_box tile;
+  for (int64_t r = 0; r < b->n[0]; r += tile.n[0])
+    for (int64_t c = 0; c < b->n[1]; c += tile.n[1]) {
+      tile = tile_at(b, r, c);
+      char *values = tile.values;
+      int64_t pitch = tile.n[1] + (tile.n[1] >= 2 * LINE ? LINE : 0); /* rows of a power of two would share lines */
+      tile.values = buffer;
+      tile.value_stride[0] = pitch;
+      tile.value_stride[1] = 1;
+      if (back) {
+        transpose(buffer, values, tile.n[0], tile.n[1], pitch, b->value_stride[1], false);
+        unscale_box(k, &tile, store);
+      } else {
+        scale_rows(k, &tile, NULL);
+        transpose(values, buffer, tile.n[1], tile.n[0], b->value_stride[1], pitch, store != NULL);
+      }
+    }
+}
+
+int64_t rs_blocks_rows(const rs_block_box *b) {
+  return b->value_stride[0] == 1 && b->value_stride[1] > 1 ? tile_rows(b) : 0;
+}
+
+static void convert_box(const rs_kernels *k, const rs_block_box *b, bool past, bool back) {
+  const rs_cast_kernels *casts = rs_cast_kernels_of(k->isa);
+  rs_block_store store = past ? k->stream : NULL;
+  if (rs_blocks_rows(b) > 0)
+    turn_values(casts, b, k, store, back);
+  else
+    (back ? unscale_box : scale_rows)(casts, b, store);
+}
+
+void rs_blocks_scale(const rs_kernels *kernels, const rs_block_box *box, bool past) {
+  convert_box(kernels, box, past, false);
+}
+
+void rs_blocks_unscale(const rs_kernels *kernels, const rs_block_box *box, bool past) {
+  convert_box(kernels, box, past, true);
 }

@@ -3,18 +3,19 @@
 #define RS_DEVICE_CPU_CAST_BLOCKS_H
 
 #include "device/copies.h"
-#include "device/cpu/cast/kernels.h"
+#include "device/cpu/copy/kernels.h"
 
-/* Stores that many bytes past the cache, ordered by a fence of the caller; NULL: rows are stored as they are made. */
-typedef void (*rs_block_store)(char *dst, const char *src, int64_t bytes);
-
-/* Both are called in the default floating-point environment, which some callers set for many boxes at once. */
+/* Both are called in the default floating-point environment, which some callers set for many boxes at once. past:
+ * rows are stored past the cache, ordered by a fence of the caller. */
 
 /* From wide to values and scales, where skip is 0. For a block with m the largest magnitude in f32, at least 1e-4, the
  * scale s is m / 448; for f8_e8m0 its exponent, rounded up, of 1 to 254. Values are e4m3(x * (1 / s)), computed in f32.
  * NaN is the largest. */
-void rs_blocks_scale(const rs_cast_kernels *kernels, const rs_block_box *box, rs_block_store store);
+void rs_blocks_scale(const rs_kernels *kernels, const rs_block_box *box, bool past);
 /* From values and scales to wide: the product in f32, rounded once more to the wide dtype. */
-void rs_blocks_unscale(const rs_cast_kernels *kernels, const rs_block_box *box, rs_block_store store);
+void rs_blocks_unscale(const rs_kernels *kernels, const rs_block_box *box, bool past);
+
+/* Rows that are worth a call where values are contiguous down columns, whole blocks; 0 where they are not. */
+int64_t rs_blocks_rows(const rs_block_box *box);
 
 #endif

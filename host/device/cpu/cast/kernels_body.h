@@ -202,10 +202,20 @@ ALWAYS_INLINE int32_t narrow_scaled(f32_bits bits) {
   int32_t subnormal = bits_of(float_of(magnitude) + float_of(UNIT)) - UNIT;
   return pick_narrow(magnitude < FIRST, subnormal, normal) | sign;
 }
-/* Factors of such blocks: scales are at most the largest number over 448, rounded up to a power of two. */
-ALWAYS_INLINE int32_t is_of_finite(float factor) { return factor > 0x1p-127f; }
-/* Scales with which no number but NaN becomes one. */
-ALWAYS_INLINE int32_t is_finite_scale(float scale) { return (bits_of(scale) & NAN_32) < INF_32; }
+/* Blocks of one number each are done as one, whose numbers have factors of their own: `each`. Factors of blocks that
+ * are finite: scales are at most the largest number over 448, rounded up to a power of two. */
+#define OF_FINITE 0x1p-127f
+ALWAYS_INLINE int32_t all_above(const float *by, int64_t n, float least) {
+  int32_t all = 1;
+  EACH(i, n) all &= by[i] > least;
+  return all;
+}
+/* Scales with which no number but NaN becomes one, even so many times as large. */
+ALWAYS_INLINE int32_t are_finite(const float *by, int64_t n, float larger) {
+  int32_t all = 1;
+  EACH(i, n) all &= (bits_of(by[i] * larger) & NAN_32) < INF_32;
+  return all;
+}
 /* An f8_e4m3 that is no NaN. */
 ALWAYS_INLINE f32_bits widen_number(int32_t code) {
   enum { BIAS = (127 - 7) << 23, FIRST = BIAS + (1 << 23) };
@@ -232,8 +242,8 @@ ALWAYS_INLINE f32_bits one_nan_f16(f32_bits bits) { return bits; }
 ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
 
 #include "device/cpu/cast/lanes_body.h"
-ALWAYS_INLINE int64_t unscale_lanes_f16(char *dst, const char *src, int64_t n, float scale) {
-  return (void)dst, (void)src, (void)n, (void)scale, 0;
+ALWAYS_INLINE int64_t unscale_lanes_f16(char *dst, const char *src, int64_t n, const float *by, bool each) {
+  return (void)dst, (void)src, (void)n, (void)by, (void)each, 0;
 }
 LANES_THERE(f32)
 LANES_THERE(f16)
@@ -244,46 +254,69 @@ LANES_THERE(bf16)
        n -= w, src += w * (from), dst += w * (to), (with)++, w = width < n ? width : n)
 
 /* The bits of magnitudes are in the order of the numbers, NaN above all. */
-#define SCALED(wide, bits) \
-  static void most_##wide(int32_t *most, char *dst, const char *src, int64_t n, int64_t width, const char *soon) { \
-    const int64_t ahead = soon - src; \
-    EACH_BLOCK(BYTES_##wide, BYTES_##wide, most) { \
-      int##bits##_t largest = 0; \
-      EACH_FROM(i, most_lanes_##bits(&largest, dst, src, w, ahead), w) { \
-        int##bits##_t number = get_i##bits(src + i * BYTES_##wide), magnitude = number & INT##bits##_MAX; \
-        put_i##bits(dst + i * BYTES_##wide, number); \
-        largest = magnitude > largest ? magnitude : largest; \
-      } \
-      f32_bits number = load_##wide((const char *)&largest); \
-      *most = number > *most ? number : *most; \
+#define MOST(wide, bits) \
+  ALWAYS_INLINE void most_block_##wide(int32_t *most, char *dst, const char *src, int64_t n, int64_t ahead) { \
+    int##bits##_t largest = 0; \
+    EACH_FROM(i, most_lanes_##bits(&largest, dst, src, n, ahead), n) { \
+      int##bits##_t number = get_i##bits(src + i * BYTES_##wide), magnitude = number & INT##bits##_MAX; \
+      put_i##bits(dst + i * BYTES_##wide, number); \
+      largest = magnitude > largest ? magnitude : largest; \
     } \
+    f32_bits number = load_##wide((const char *)&largest); \
+    *most = number > *most ? number : *most; \
+  } \
+  static void most_##wide(int32_t *most, char *dst, const char *src, int64_t n, int64_t width, const char *soon) { \
+    if (width > 1) { \
+      const int64_t ahead = soon - src; \
+      EACH_BLOCK(BYTES_##wide, BYTES_##wide, most) most_block_##wide(most, dst, src, w, ahead); \
+      return; \
+    } \
+    for (int64_t at = 0; at < n * BYTES_##wide; at += LINE_BYTES) \
+      __builtin_prefetch(soon + at, 0, 2); \
+    EACH(i, n) { \
+      int##bits##_t number = get_i##bits(src + i * BYTES_##wide), magnitude = number & INT##bits##_MAX; \
+      put_i##bits(dst + i * BYTES_##wide, number); \
+      f32_bits largest = load_##wide((const char *)&magnitude); \
+      most[i] = largest > most[i] ? largest : most[i]; \
+    } \
+  }
+
+#define SCALED(wide, bits) \
+  MOST(wide, bits) \
+  ALWAYS_INLINE void scale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
+    if (all_above(by, each ? n : 1, OF_FINITE)) { \
+      EACH_FROM(i, scale_lanes_##wide(dst, src, n, by, each), n) \
+      put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), by[each ? i : 0]))); \
+      return; \
+    } \
+    EACH(i, n) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), by[each ? i : 0])); \
   } \
   static void scale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
-    EACH_BLOCK(BYTES_##wide, 1, by) { \
-      float factor = *by; \
-      if (is_of_finite(factor)) { \
-        EACH_FROM(i, scale_lanes_##wide(dst, src, w, factor), w) \
-        put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), factor))); \
-        continue; \
-      } \
-      EACH(i, w) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), factor)); \
+    if (width == 1) \
+      scale_block_##wide(dst, src, n, by, true); \
+    else \
+      EACH_BLOCK(BYTES_##wide, 1, by) scale_block_##wide(dst, src, w, by, false); \
+  } \
+  ALWAYS_INLINE void unscale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
+    if (are_finite(by, each ? n : 1, 1)) { \
+      EACH_FROM(i, unscale_lanes_##wide(dst, src, n, by, each), n) \
+      put_##wide(dst + i * BYTES_##wide, times(widen_number(get_u8(src + i)), by[each ? i : 0]), \
+                 get_u8(src + i) & 0x7f); \
+      return; \
     } \
+    EACH(i, n) store_##wide(dst + i * BYTES_##wide, one_nan_##wide(times(load_e4m3(src + i), by[each ? i : 0]))); \
   } \
   static void unscale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
-    EACH_BLOCK(1, BYTES_##wide, by) { \
-      float factor = *by; \
-      if (is_finite_scale(factor)) { \
-        EACH_FROM(i, unscale_lanes_##wide(dst, src, w, factor), w) \
-        put_##wide(dst + i * BYTES_##wide, times(widen_number(get_u8(src + i)), factor), get_u8(src + i) & 0x7f); \
-        continue; \
-      } \
-      EACH(i, w) store_##wide(dst + i * BYTES_##wide, one_nan_##wide(times(load_e4m3(src + i), factor))); \
-    } \
+    if (width == 1) \
+      unscale_block_##wide(dst, src, n, by, true); \
+    else \
+      EACH_BLOCK(1, BYTES_##wide, by) unscale_block_##wide(dst, src, w, by, false); \
   }
 SCALED(f16, 16)
 SCALED(bf16, 16)
 SCALED(f32, 32)
 #undef SCALED
+#undef MOST
 #undef EACH_BLOCK
 
 /* clang-format off */

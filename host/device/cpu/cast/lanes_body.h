@@ -45,19 +45,23 @@ ALWAYS_INLINE void put_lanes_bf16(char *dst, __m512 numbers, __mmask16 nan) {
   const __m256i codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
   _mm256_storeu_si256((__m256i *)dst, _mm256_mask_mov_epi16(codes, nan, _mm256_set1_epi16(0x7fff)));
 }
-/* An f8_e4m3 a bit further up is an f16 of a 256th, subnormal ones too. by: 256 times the scale. */
+/* So many times the factor of some numbers, or of each. */
+ALWAYS_INLINE __m512 lanes_by(const float *by, __mmask16 mask, bool each, float times) {
+  return _mm512_mul_ps(each ? _mm512_maskz_loadu_ps(mask, by) : _mm512_set1_ps(*by), _mm512_set1_ps(times));
+}
+/* An f8_e4m3 a bit further up is an f16 of a 256th, subnormal ones too. */
 #define LANES_BACK(wide) \
-  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
+  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
     int64_t i = 0; \
-    const __m512 by = _mm512_set1_ps(scale * 256); \
-    if (!is_finite_scale(scale * 256)) \
+    if (!are_finite(by, each ? n : 1, 256)) \
       return 0; \
     for (; i + LANES <= n; i += LANES) { \
       const __m128i codes = _mm_loadu_si128((const __m128i *)(src + i)); \
       const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f)); \
       const __m256i moved = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7); \
       const __m256i half = _mm256_add_epi16(moved, _mm256_and_si256(moved, _mm256_set1_epi16(0x4000))); \
-      put_lanes_##wide(dst + i * BYTES_##wide, _mm512_mul_ps(_mm512_cvtph_ps(half), by), nan); \
+      const __m512 scale = lanes_by(by + (each ? i : 0), UINT16_MAX, each, 256); \
+      put_lanes_##wide(dst + i * BYTES_##wide, _mm512_mul_ps(_mm512_cvtph_ps(half), scale), nan); \
     } \
     return i; \
   }
@@ -82,25 +86,27 @@ LANES_BACK(bf16)
 LANES_MOST(16)
 LANES_MOST(32)
 #define LANES_THERE(wide) \
-  ALWAYS_INLINE __m512 scaled_##wide(const char *src, uint64_t mask, __m512 by) { \
-    return round_lanes(_mm512_mul_ps(lanes_##wide(src, (__mmask16)mask), by), 0x1p6f); \
+  ALWAYS_INLINE __m512 scaled_##wide(const char *src, uint64_t mask, const float *by, bool each) { \
+    const __m512 factor = lanes_by(by, (__mmask16)mask, each, 1 / 256.0f); \
+    return round_lanes(_mm512_mul_ps(lanes_##wide(src, (__mmask16)mask), factor), 0x1p6f); \
   } \
-  ALWAYS_INLINE void scale_64_##wide(char *dst, const char *src, uint64_t mask, __m512 by) { \
-    enum { STEP = LANES * BYTES_##wide }; \
-    const __m512i low = halves_32(scaled_##wide(src, mask, by), scaled_##wide(src + STEP, mask >> 16, by)); \
-    src += 2 * STEP; \
-    const __m512i high = halves_32(scaled_##wide(src, mask >> 32, by), scaled_##wide(src + STEP, mask >> 48, by)); \
-    _mm512_mask_storeu_epi8(dst, mask, pack_64(codes_32(low), codes_32(high))); \
+  ALWAYS_INLINE __m512i scaled_32_##wide(const char *src, uint64_t mask, const float *by, bool each) { \
+    return codes_32(halves_32(scaled_##wide(src, mask, by, each), \
+                              scaled_##wide(src + LANES * BYTES_##wide, mask >> 16, by + (each ? LANES : 0), each))); \
   } \
-  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
+  ALWAYS_INLINE void scale_64_##wide(char *dst, const char *src, uint64_t mask, const float *by, bool each) { \
+    const __m512i high = \
+        scaled_32_##wide(src + 2 * LANES * BYTES_##wide, mask >> 32, by + (each ? 2 * LANES : 0), each); \
+    _mm512_mask_storeu_epi8(dst, mask, pack_64(scaled_32_##wide(src, mask, by, each), high)); \
+  } \
+  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
     int64_t i = 0; \
-    const __m512 by = _mm512_set1_ps(factor / 256); \
-    if (factor < 0x1p-118f) /* else that is exact */ \
+    if (!all_above(by, each ? n : 1, 0x1p-118f)) /* else a 256th of them is exact */ \
       return 0; \
     for (; i + CODES <= n; i += CODES) \
-      scale_64_##wide(dst + i, src + i * BYTES_##wide, UINT64_MAX, by); \
+      scale_64_##wide(dst + i, src + i * BYTES_##wide, UINT64_MAX, by + (each ? i : 0), each); \
     if (i < n) \
-      scale_64_##wide(dst + i, src + i * BYTES_##wide, ~(UINT64_MAX << (n - i)), by); \
+      scale_64_##wide(dst + i, src + i * BYTES_##wide, ~(UINT64_MAX << (n - i)), by + (each ? i : 0), each); \
     return n; \
   }
 /* Any numbers of f32. No product of one is formed: where it is subnormal, that takes hundreds of cycles. NaN stays, as
@@ -129,14 +135,14 @@ ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) {
 }
 #else
 #define LANES_BACK(wide) \
-  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, float scale) { \
-    return (void)dst, (void)src, (void)n, (void)scale, 0; \
+  ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
+    return (void)dst, (void)src, (void)n, (void)by, (void)each, 0; \
   }
 LANES_BACK(f32)
 LANES_BACK(bf16)
 #define LANES_THERE(wide) \
-  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, float factor) { \
-    return (void)dst, (void)src, (void)n, (void)factor, 0; \
+  ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
+    return (void)dst, (void)src, (void)n, (void)by, (void)each, 0; \
   }
 #define LANES_MOST(bits) \
   ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \

@@ -5,6 +5,7 @@
  * does not, each source line would be fetched once an element. Such a copy is a transpose and is done in blocks that
  * are narrow in both directions. A long run becomes a loop over parts of it, so that threads can share it.
  */
+#include "device/cpu/cast/blocks.h"
 #include "device/cpu/copy/program.h"
 
 #include <stdlib.h>
@@ -174,11 +175,73 @@ static reshard_status add_scaled(rs_program *program, const rs_copies *copies, c
   return RESHARD_SUCCESS;
 }
 
+/* Makes a box and loops around it of a copy: the loop over rows of blocks is a part of the box again. */
+static int take_scaled(const rs_copies *copies, const rs_copy *copy, bool back, rs_block_box *box,
+                       rs_block_axis *axes) {
+  const rs_scaled *scaled = &copies->scaled.at[copy->scaled - 1];
+  int n = copy->naxes;
+  *box = scaled->box;
+  for (int i = 0; i < n; i++) {
+    const rs_axis *axis = &copies->axis.at[copy->axes + i];
+    axes[i] = (rs_block_axis){axis->n, back ? axis->dst : axis->src, back ? axis->src : axis->dst, scaled->step[i]};
+  }
+  const rs_block_axis *last = n > 0 ? &axes[n - 1] : NULL;
+  if (last == NULL || box->n[0] != box->block[0] || last->wide != box->n[0] * box->wide_stride[0] ||
+      last->values != box->n[0] * box->value_stride[0] || last->scales != box->scale_stride[0])
+    return n;
+  box->n[0] *= last->n;
+  return n - 1;
+}
+
+/* Where blocks are one row, any loop may give the rows: the one along which the other side is contiguous. */
+static void choose_rows(rs_block_box *box, int n, rs_block_axis *axes) {
+  int64_t width = (int64_t)reshard_dtype_size(box->wide_dtype);
+  for (int i = 0; i < n && box->block[0] == 1 && box->wide_stride[0] != width && box->wide_stride[1] != width; i++) {
+    if (axes[i].wide != width)
+      continue;
+    rs_block_axis rows = {box->n[0], box->wide_stride[0], box->value_stride[0], box->scale_stride[0]};
+    box->n[0] = axes[i].n;
+    box->wide_stride[0] = axes[i].wide;
+    box->value_stride[0] = axes[i].values;
+    box->scale_stride[0] = axes[i].scales;
+    axes[i] = rows;
+  }
+}
+
+/* A box that is contiguous down its columns on a side: the other one than values gets rows, and values are transposed,
+ * which are narrower. Steps have rows enough for that. */
+static reshard_status add_turned(rs_program *program, const rs_copies *copies, const rs_copy *copy, bool *added) {
+  bool back = copy->from == RESHARD_F8_E4M3;
+  rs_block_box box;
+  rs_block_axis axes[2 * RESHARD_MAX_DIMS + 1];
+  rs_copies *turned = &program->turned;
+  int n = take_scaled(copies, copy, back, &box, axes);
+  for (int i = 0; i < 2; i++) {
+    choose_rows(&box, n, axes);
+    rs_block_box_turn(&box);
+  }
+  if (box.wide_stride[0] == (int64_t)reshard_dtype_size(box.wide_dtype) && box.wide_stride[0] != box.wide_stride[1])
+    rs_block_box_turn(&box);
+  *added = rs_blocks_rows(&box) > 0;
+  if (!*added)
+    return RESHARD_SUCCESS;
+  rs_copies_clear(turned);
+  RS_TRY(rs_copies_scale_rows(turned, &box, rs_blocks_rows(&box), back, n, axes));
+  RS_TRY(rs_vec_reserve(&program->copy, program->copy.n + turned->copy.n));
+  RS_TRY(rs_vec_reserve(&program->loop, program->loop.n + turned->axis.n));
+  for (int64_t i = 0; i < turned->copy.n; i++)
+    RS_TRY(add_scaled(program, turned, &turned->copy.at[i]));
+  return RESHARD_SUCCESS;
+}
+
 reshard_status rs_program_add(rs_program *program, const rs_copies *copies, const rs_copy *copy) {
   RS_TRY(rs_vec_reserve(&program->copy, program->copy.n + 2));
   RS_TRY(rs_vec_reserve(&program->loop, program->loop.n + 2 * copy->naxes + 1));
-  if (copy->scaled > 0)
-    return add_scaled(program, copies, copy);
+  if (copy->scaled > 0) {
+    bool added = false;
+    RS_TRY(add_turned(program, copies, copy, &added));
+    return added ? RESHARD_SUCCESS : add_scaled(program, copies, copy);
+  }
   rs_loop *loops = program->loop.at + program->loop.n;
   rs_ordered_copy ordered = order_copy(copies, copy, loops);
   int64_t parts = ordered.run / PART, rest = ordered.run % PART;

@@ -4,6 +4,7 @@
  * converted from buffer to buffer, and scattered in the destination. What is contiguous on a side needs no buffer
  * there. Past the cache go whole lines: they are converted into a buffer, from which the copy kernels stream them. */
 #include "device/cpu/cast/blocks.h"
+#include "device/cpu/cast/kernels.h"
 #include "device/cpu/copy/task.h"
 
 #include <fenv.h>
@@ -117,8 +118,8 @@ static void convert_block(const converting *c, const rs_ordered_copy *copy, cons
 }
 
 /* One step of a copy of blocks. */
-static void convert_scaled(const rs_program *program, const converting *c, const rs_cast_kernels *casts,
-                           const rs_ordered_copy *copy, int64_t at, rs_shift shift) {
+static void convert_scaled(const rs_program *program, const converting *c, const rs_ordered_copy *copy, int64_t at,
+                           rs_shift shift) {
   const rs_scaled *scaled = &program->scaled.at[copy->scaled - 1];
   const rs_loop *loops = rs_copy_loops(program, copy);
   bool back = copy->from == RESHARD_F8_E4M3;
@@ -134,7 +135,7 @@ static void convert_scaled(const rs_program *program, const converting *c, const
   }
   box.values += back ? moved.src : moved.dst;
   box.wide += back ? moved.dst : moved.src;
-  (back ? rs_blocks_unscale : rs_blocks_scale)(casts, &box, c->streaming ? c->kernels->stream : NULL);
+  (back ? rs_blocks_unscale : rs_blocks_scale)(c->kernels, &box, c->streaming);
 }
 
 /* The rounding of the kernels is the default one, subnormal numbers are kept, and nothing traps. */
@@ -156,7 +157,7 @@ void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const 
   fesetenv(FE_DFL_ENV);
   for (int64_t end = at + n; at < end;)
     if (copy->scaled > 0) {
-      convert_scaled(program, &c, casts, copy, at++, shift);
+      convert_scaled(program, &c, copy, at++, shift);
     } else if (copy->transpose) {
       convert_block(&c, copy, rs_copy_loops(program, copy), rs_transpose_block(program, copy, at, shift));
       at++;

@@ -99,6 +99,7 @@ void rs_program_clear(rs_program *program) {
 
 void rs_program_free_temporary(rs_program *program) {
   free(program->temporary.at);
+  rs_copies_free(&program->turned);
   free(program->sorted_range.at);
   program->temporary.at = NULL;
   program->sorted_range.at = NULL;

@@ -87,6 +87,7 @@ struct rs_program {
   RS_VEC(rs_ordered_copy) copy;
   RS_VEC(rs_loop) loop;
   RS_VEC(rs_scaled) scaled;
+  rs_copies turned; /* of the copy that is added */
   RS_VEC(rs_copy_group) group;
   RS_VEC(rs_merged_run) merged;
   RS_VEC(rs_step_range) range;

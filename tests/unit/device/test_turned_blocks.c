@@ -1,0 +1,243 @@
+/* Copies of blocks with scales whose sides lie in memory in any order of their dims, against the definition: sizes
+ * around tiles and blocks, addresses off lines and off elements, boxes that begin and end within blocks, by every
+ * instruction set, with and without stores past the cache. Nothing else is written. */
+#include "bench/cli/naive_cast.h"
+#include "bench/cli/naive_scaled.h"
+#include "bench/cli/util.h"
+#include "bench/verify/random.h"
+#include "device/cpu/cpu.h"
+#include "support/fixtures/case.h"
+#include "support/fixtures/scale.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DIMS = 3, UNTOUCHED = 0xa5, LINE = 64 };
+
+/* Matrices of rows and columns. */
+typedef struct blocks_case {
+  int64_t n[DIMS], block[2], skip[2];
+  reshard_dtype wide, scale;
+  bool back, streaming;
+} blocks_case;
+
+/* Dims in one order, outermost first, with gaps. */
+typedef struct blocks_side {
+  int64_t width, stride[DIMS], bytes;
+  char *all, *at;
+} blocks_side;
+
+static void make_side(rng *r, blocks_side *s, int64_t width, const int64_t *n) {
+  int order[DIMS] = {0, 1, 2};
+  for (int i = DIMS - 1; i > 0; i--) {
+    int j = (int)rng_below(r, i + 1), swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+  }
+  int64_t begin = LINE + rng_below(r, LINE);
+  s->width = s->bytes = width;
+  for (int i = DIMS - 1; i >= 0; i--) {
+    s->stride[order[i]] = s->bytes;
+    s->bytes *= n[order[i]];
+    if (i > 0 && rng_one_in(r, 3)) /* lines, or any elements */
+      s->bytes = rng_one_in(r, 2) ? rs_ceil_div(s->bytes, LINE) * LINE : s->bytes + rng_below(r, 50) * width;
+  }
+  s->bytes += begin + LINE;
+  assert_int_equal(posix_memalign((void **)&s->all, LINE, (size_t)s->bytes), 0);
+  memset(s->all, UNTOUCHED, (size_t)s->bytes);
+  s->at = s->all + begin;
+}
+
+static char *find_number(const blocks_side *s, int64_t m, int64_t r, int64_t k) {
+  return s->at + m * s->stride[0] + r * s->stride[1] + k * s->stride[2];
+}
+
+static void draw_wide(rng *r, const blocks_case *c, char *to) {
+  int kind = (int)rng_below(r, 200);
+  uint32_t bits = (uint32_t)rng_below(r, INT64_C(1) << 32);
+  float number = ldexpf((float)(int32_t)bits, kind % 40 - 50);
+  if (kind > 1 || !rng_one_in(r, 50)) /* else any bits, infinity and NaN among them */
+    memcpy(&bits, &number, sizeof bits);
+  bits = c->wide == RESHARD_F32 ? bits : (uint32_t)naive_cast(RESHARD_F32, c->wide, bits);
+  memcpy(to, &bits, reshard_dtype_size(c->wide));
+}
+
+static void draw_scale(rng *r, const blocks_case *c, char *to) {
+  float scale = ldexpf(1 + (float)rng_below(r, 8) / 8, (int)rng_below(r, 40) - 20);
+  uint32_t bits = naive_scale_bits(scale, c->scale);
+  if (rng_one_in(r, 100))
+    bits = (uint32_t)rng_below(r, INT64_C(1) << 32);
+  memcpy(to, &bits, reshard_dtype_size(c->scale));
+}
+
+/* NaN as casts have it. */
+static uint32_t one_nan(uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffffff : bits; }
+
+static float stored_scale(const blocks_case *c, const char *scale) {
+  return c->scale == RESHARD_F8_E8M0 && (uint8_t)*scale == 255 ? NAN : naive_stored_scale(scale, c->scale, 0);
+}
+
+/* All numbers of one block. */
+static void convert_block(const blocks_case *c, const blocks_side *wide, const blocks_side *values, char *scale,
+                          int64_t m, const int64_t *lo, const int64_t *hi) {
+  float most = 0;
+  for (int64_t r = lo[0]; r < hi[0]; r++)
+    for (int64_t k = lo[1]; k < hi[1]; k++)
+      most = c->back ? most : naive_most(most, naive_wide(find_number(wide, m, r, k), c->wide, 0));
+  if (!c->back) {
+    uint32_t bits = one_nan(naive_scale_bits(naive_scale(most, c->scale), c->scale));
+    memcpy(scale, &bits, reshard_dtype_size(c->scale));
+  }
+  for (int64_t r = lo[0]; r < hi[0]; r++)
+    for (int64_t k = lo[1]; k < hi[1]; k++) {
+      char *number = find_number(wide, m, r, k), *value = find_number(values, m, r, k);
+      if (!c->back) {
+        *value = (char)naive_scaled(naive_wide(number, c->wide, 0), naive_scale(most, c->scale));
+        continue;
+      }
+      uint32_t bits = naive_unscaled((unsigned char)*value, stored_scale(c, scale), c->wide);
+      bits = c->wide == RESHARD_F32 ? one_nan(bits) : bits;
+      memcpy(number, &bits, reshard_dtype_size(c->wide));
+    }
+}
+
+static void convert_by_definition(const blocks_case *c, const blocks_side *wide, const blocks_side *values,
+                                  char *scales, const int64_t *scale_stride) {
+  for (int64_t m = 0; m < c->n[0]; m++)
+    for (int64_t r = 0, r1; r < c->n[1]; r = r1) {
+      r1 = rs_min(r + c->block[0] - (r + c->skip[0]) % c->block[0], c->n[1]);
+      for (int64_t k = 0, k1; k < c->n[2]; k = k1) {
+        k1 = rs_min(k + c->block[1] - (k + c->skip[1]) % c->block[1], c->n[2]);
+        convert_block(c, wide, values,
+                      scales + m * scale_stride[0] + (r + c->skip[0]) / c->block[0] * scale_stride[1] +
+                          (k + c->skip[1]) / c->block[1] * scale_stride[2],
+                      m, (int64_t[]){r, k}, (int64_t[]){r1, k1});
+      }
+    }
+}
+
+static void convert_by_copies(reshard_isa isa, const blocks_case *c, const blocks_side *wide, const blocks_side *values,
+                              char *scales, const int64_t *scale_stride) {
+  rs_device *device;
+  rs_program *program;
+  rs_copies copies = {0};
+  rs_block_box box = {.wide = wide->at, .values = values->at, .scales = scales};
+  const rs_block_axis axis = {c->n[0], wide->stride[0], values->stride[0], scale_stride[0]};
+  box.wide_dtype = c->wide;
+  box.scale_dtype = c->scale;
+  for (int i = 0; i < 2; i++) {
+    box.n[i] = c->n[i + 1];
+    box.block[i] = c->block[i];
+    box.skip[i] = c->skip[i];
+    box.wide_stride[i] = wide->stride[i + 1];
+    box.value_stride[i] = values->stride[i + 1];
+    box.scale_stride[i] = scale_stride[i + 1];
+  }
+  assert_int_equal(rs_copies_scale(&copies, &box, c->back, 1, &axis), RESHARD_SUCCESS);
+  assert_int_equal(rs_device_cpu_create(1, isa, &device), RESHARD_SUCCESS);
+  assert_int_equal(device->work->compile(device, &copies, c->streaming ? INT64_MAX : 1, &program), RESHARD_SUCCESS);
+  assert_int_equal(device->work->run(device, 1, &program, NULL), RESHARD_SUCCESS);
+  device->work->release(device, program);
+  device->destroy(device);
+  rs_copies_free(&copies);
+}
+
+static char *copy_bytes(const char *from, int64_t bytes) {
+  char *copy = cli_alloc(bytes, 1);
+  memcpy(copy, from, (size_t)bytes);
+  return copy;
+}
+
+static void expect_bytes(const blocks_case *c, reshard_isa isa, const char *what, const char *found, const char *wanted,
+                         int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i++)
+    if (found[i] != wanted[i])
+      fail_msg("%s: %s%s, %lld x %lld x %lld in blocks of %lld x %lld: byte %lld of %s is %02x, not %02x",
+               reshard_isa_string(isa), reshard_dtype_string(c->wide), c->back ? " back" : "", (long long)c->n[0],
+               (long long)c->n[1], (long long)c->n[2], (long long)c->block[0], (long long)c->block[1], (long long)i,
+               what, (unsigned char)found[i], (unsigned char)wanted[i]);
+}
+
+/* The same case by the definition, and by each instruction set. */
+static void check_blocks(rng *r, const blocks_case *c) {
+  const int64_t scale = (int64_t)reshard_dtype_size(c->scale), down = rs_ceil_div(c->n[1] + c->skip[0], c->block[0]);
+  const int64_t across = rs_ceil_div(c->n[2] + c->skip[1], c->block[1]);
+  const int64_t scale_stride[] = {down * across * scale, across * scale, scale}, bytes = c->n[0] * scale_stride[0];
+  blocks_side wide, values, made;
+  make_side(r, &wide, (int64_t)reshard_dtype_size(c->wide), c->n);
+  make_side(r, &values, 1, c->n);
+  char *scales = cli_alloc(bytes, 1);
+  for (int64_t m = 0; m < c->n[0]; m++)
+    for (int64_t i = 0; i < c->n[1]; i++)
+      for (int64_t k = 0; k < c->n[2]; k++)
+        if (c->back)
+          *find_number(&values, m, i, k) = (char)rng_below(r, 256);
+        else
+          draw_wide(r, c, find_number(&wide, m, i, k));
+  for (int64_t i = 0; i < bytes && c->back; i += scale)
+    draw_scale(r, c, scales + i);
+  made = c->back ? wide : values;
+  char *before = copy_bytes(made.all, made.bytes), *made_scales = copy_bytes(scales, bytes);
+  convert_by_definition(c, &wide, &values, scales, scale_stride);
+  char *wanted = copy_bytes(made.all, made.bytes);
+  for (int isa = RESHARD_ISA_AUTO + 1; isa < RESHARD_ISA_COUNT; isa++) {
+    if (!reshard_isa_available((reshard_isa)isa))
+      continue;
+    memcpy(made.all, before, (size_t)made.bytes);
+    convert_by_copies((reshard_isa)isa, c, &wide, &values, made_scales, scale_stride);
+    expect_bytes(c, (reshard_isa)isa, "the numbers", made.all, wanted, made.bytes);
+    expect_bytes(c, (reshard_isa)isa, "the scales", made_scales, scales, bytes);
+  }
+  free(before);
+  free(wanted);
+  free(made_scales);
+  free(scales);
+  free(wide.all);
+  free(values.all);
+}
+
+static const reshard_dtype wides[] = {RESHARD_F32, RESHARD_F16, RESHARD_BF16};
+
+CASE(blocks_in_any_order_of_memory_are_those_of_the_definition) {
+  static const int64_t blocks[][2] = {{128, 128}, {1, 128}, {1, 32}, {128, 1}, {32, 1}, {8, 8}, {1, 1}, {5, 7}};
+  for (int64_t i = 0, n = test_scaled(120, 24); i < n; i++) {
+    rng r;
+    rng_seed(&r, 7000 + (uint64_t)i);
+    const int64_t *block = blocks[i % (int64_t)(sizeof blocks / sizeof *blocks)];
+    blocks_case c = {.n = {rng_in(&r, 1, 3), rng_in(&r, 1, 70), rng_in(&r, 1, 70)},
+                     .block = {block[0], block[1]},
+                     .wide = wides[rng_below(&r, 3)],
+                     .scale = rng_one_in(&r, 2) ? RESHARD_F32 : RESHARD_F8_E8M0,
+                     .back = rng_one_in(&r, 2),
+                     .streaming = rng_one_in(&r, 2)};
+    c.n[rng_below(&r, DIMS)] = rng_in(&r, 60, 300); /* more than a block, and than a tile's rows */
+    for (int d = 0; d < 2 && c.back; d++)
+      c.skip[d] = rng_below(&r, block[d]);
+    check_blocks(&r, &c);
+  }
+}
+
+/* Tiles have 128 rows and 512 columns, parts of what is scaled 512 or 1,024 columns. */
+CASE(blocks_of_several_tiles_are_those_of_the_definition) {
+  static const int64_t blocks[][2] = {{128, 128}, {1, 128}, {128, 1}, {2, 16384}, {32768, 1}, {3, 2}};
+  enum { N = sizeof blocks / sizeof *blocks };
+  for (int64_t i = 0, n = test_scaled(N, N); i < n; i++) {
+    rng r;
+    rng_seed(&r, 9000 + (uint64_t)i);
+    blocks_case c = {.n = {1, rng_in(&r, 120, 280), rng_in(&r, 500, 1100)},
+                     .block = {blocks[i % N][0], blocks[i % N][1]},
+                     .wide = wides[i % 3],
+                     .scale = i % 2 == 0 ? RESHARD_F32 : RESHARD_F8_E8M0,
+                     .back = i / 2 % 2 == 0,
+                     .streaming = i / 3 % 2 == 0};
+    if (rng_one_in(&r, 2)) {
+      int64_t swap = c.n[1];
+      c.n[1] = c.n[2];
+      c.n[2] = swap;
+    }
+    check_blocks(&r, &c);
+  }
+}
+
+RUN_CASES
