@@ -81,8 +81,13 @@ static int64_t skew_in_line(uintptr_t address, int64_t run) {
 rs_blocks rs_copy_blocks(const rs_ordered_copy *copy, const rs_loop *loops) {
   const rs_loop *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
   rs_blocks blocks = {.ni = rs_max(BLOCK_SRC / copy->run, 4), .nj = rs_max(BLOCK_DST / copy->run, 4)};
-  if (rs_copy_converts(copy)) { /* through a buffer in the cache */
-    blocks.nj = rs_max(RS_TILE_ROW / rs_copy_dst_run(copy), RS_LINE);
+  int64_t to = rs_copy_dst_run(copy);
+  if (to < copy->run) { /* converted, and then transposed as below */
+    int64_t line = RS_LINE / to;
+    blocks.ni = TILE_SRC / copy->run;
+    blocks.nj = RS_TILE / (blocks.ni * to + RS_LINE) / line * line;
+  } else if (rs_copy_converts(copy)) { /* through a buffer in the cache */
+    blocks.nj = rs_max(RS_TILE_ROW / to, RS_LINE);
     int64_t line = rs_max(RS_LINE / copy->run, 1), most = RS_TILE / (blocks.nj * copy->run + RS_LINE);
     blocks.ni = rs_min(rs_max(2 * RS_TILE_ROW / copy->run, RS_LINE), most / line * line);
   } else if (copy->width >= 0) {

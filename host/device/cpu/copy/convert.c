@@ -12,6 +12,7 @@
 enum {
   PIECE = 2048,     /* numbers */
   LONG_RUN = 256,   /* numbers of a run that is worth a piece of its own */
+  ROWS_AHEAD = 8,   /* that are prefetched */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
 
@@ -106,6 +107,22 @@ static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, c
   return n0 * n1;
 }
 
+/* Converts a block along the source's rows, and turns the numbers round, as they are narrower then. */
+static void convert_narrower(const converting *c, const rs_ordered_copy *copy, const rs_loop *loops,
+                             rs_transposed_block block) {
+  const rs_loop *i = &loops[copy->nloops - 2], *j = &loops[copy->nloops - 1];
+  int64_t pitch = block.ni * c->to + RS_LINE, run = block.ni * c->from;
+  for (int64_t row = 0; row < block.nj; row++) {
+    int64_t soon = row + ROWS_AHEAD; /* or rows of the next block, which is beside it in the source */
+    const char *ahead = block.src + soon % block.nj * j->src + (soon < block.nj ? 0 : run);
+    for (int64_t at = 0; at < run; at += RS_LINE)
+      __builtin_prefetch(ahead + at, 0, 2);
+    c->convert(c->buffers->in + row * pitch, block.src + row * j->src, block.ni);
+  }
+  c->kernels->transpose[rs_width_index(c->to)](block.dst, c->buffers->in, block.ni, block.nj, i->dst, pitch,
+                                               c->streaming);
+}
+
 /* Turns a block round in a buffer whose rows are not a power of two apart, and converts these. */
 static void convert_block(const converting *c, const rs_ordered_copy *copy, const rs_loop *loops,
                           rs_transposed_block block) {
@@ -159,7 +176,8 @@ void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const 
     if (copy->scaled > 0) {
       convert_scaled(program, &c, copy, at++, shift);
     } else if (copy->transpose) {
-      convert_block(&c, copy, rs_copy_loops(program, copy), rs_transpose_block(program, copy, at, shift));
+      (c.to < c.from ? convert_narrower : convert_block)(&c, copy, rs_copy_loops(program, copy),
+                                                         rs_transpose_block(program, copy, at, shift));
       at++;
     } else {
       at += convert_steps(&c, copy, rs_copy_loops(program, copy), at, end - at, shift);

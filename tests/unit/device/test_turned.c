@@ -1,6 +1,6 @@
-/* Copies of blocks with scales whose sides lie in memory in any order of their dims, against the definition: sizes
- * around tiles and blocks, addresses off lines and off elements, boxes that begin and end within blocks, by every
- * instruction set, with and without stores past the cache. Nothing else is written. */
+/* Copies that convert, casts and blocks with scales, whose sides lie in memory in any order of their dims, against the
+ * definition: sizes around tiles and blocks, addresses off lines and off elements, boxes that begin and end within
+ * blocks, by every instruction set, with and without stores past the cache. Nothing else is written. */
 #include "bench/cli/naive_cast.h"
 #include "bench/cli/naive_scaled.h"
 #include "bench/cli/util.h"
@@ -117,10 +117,18 @@ static void convert_by_definition(const blocks_case *c, const blocks_side *wide,
     }
 }
 
-static void convert_by_copies(reshard_isa isa, const blocks_case *c, const blocks_side *wide, const blocks_side *values,
-                              char *scales, const int64_t *scale_stride) {
+static void run_copies(reshard_isa isa, const rs_copies *copies, bool streaming) {
   rs_device *device;
   rs_program *program;
+  assert_int_equal(rs_device_cpu_create(1, isa, &device), RESHARD_SUCCESS);
+  assert_int_equal(device->work->compile(device, copies, streaming ? INT64_MAX : 1, &program), RESHARD_SUCCESS);
+  assert_int_equal(device->work->run(device, 1, &program, NULL), RESHARD_SUCCESS);
+  device->work->release(device, program);
+  device->destroy(device);
+}
+
+static void convert_by_copies(reshard_isa isa, const blocks_case *c, const blocks_side *wide, const blocks_side *values,
+                              char *scales, const int64_t *scale_stride) {
   rs_copies copies = {0};
   rs_block_box box = {.wide = wide->at, .values = values->at, .scales = scales};
   const rs_block_axis axis = {c->n[0], wide->stride[0], values->stride[0], scale_stride[0]};
@@ -135,11 +143,7 @@ static void convert_by_copies(reshard_isa isa, const blocks_case *c, const block
     box.scale_stride[i] = scale_stride[i + 1];
   }
   assert_int_equal(rs_copies_scale(&copies, &box, c->back, 1, &axis), RESHARD_SUCCESS);
-  assert_int_equal(rs_device_cpu_create(1, isa, &device), RESHARD_SUCCESS);
-  assert_int_equal(device->work->compile(device, &copies, c->streaming ? INT64_MAX : 1, &program), RESHARD_SUCCESS);
-  assert_int_equal(device->work->run(device, 1, &program, NULL), RESHARD_SUCCESS);
-  device->work->release(device, program);
-  device->destroy(device);
+  run_copies(isa, &copies, c->streaming);
   rs_copies_free(&copies);
 }
 
@@ -237,6 +241,56 @@ CASE(blocks_of_several_tiles_are_those_of_the_definition) {
       c.n[2] = swap;
     }
     check_blocks(&r, &c);
+  }
+}
+
+static void check_cast(rng *r, reshard_dtype from, reshard_dtype to, const int64_t *n, bool streaming) {
+  const int64_t width = (int64_t)reshard_dtype_size(from), to_width = (int64_t)reshard_dtype_size(to);
+  blocks_side src, dst;
+  rs_axis axes[DIMS];
+  rs_copies copies = {0};
+  make_side(r, &src, width, n);
+  make_side(r, &dst, to_width, n);
+  for (int64_t i = 0; i < src.bytes; i++)
+    src.all[i] = (char)rng_below(r, 256);
+  char *wanted = copy_bytes(dst.all, dst.bytes), *before = copy_bytes(dst.all, dst.bytes);
+  for (int64_t i = 0; i < n[0] * n[1] * n[2]; i++) {
+    const int64_t m = i / n[2] / n[1], row = i / n[2] % n[1], column = i % n[2];
+    uint64_t bits = 0;
+    memcpy(&bits, find_number(&src, m, row, column), (size_t)width);
+    bits = naive_cast(from, to, bits);
+    memcpy(wanted + (find_number(&dst, m, row, column) - dst.all), &bits, (size_t)to_width);
+  }
+  for (int d = 0; d < DIMS; d++)
+    axes[d] = (rs_axis){n[d], src.stride[d], dst.stride[d]};
+  assert_int_equal(rs_copies_convert(&copies, src.at, dst.at, from, to, DIMS, axes), RESHARD_SUCCESS);
+  for (int isa = RESHARD_ISA_AUTO + 1; isa < RESHARD_ISA_COUNT; isa++) {
+    if (!reshard_isa_available((reshard_isa)isa))
+      continue;
+    memcpy(dst.all, before, (size_t)dst.bytes);
+    run_copies((reshard_isa)isa, &copies, streaming);
+    if (memcmp(dst.all, wanted, (size_t)dst.bytes) != 0)
+      fail_msg("%s: %s to %s, %lld x %lld x %lld", reshard_isa_string((reshard_isa)isa), reshard_dtype_string(from),
+               reshard_dtype_string(to), (long long)n[0], (long long)n[1], (long long)n[2]);
+  }
+  rs_copies_free(&copies);
+  free(wanted);
+  free(before);
+  free(src.all);
+  free(dst.all);
+}
+
+CASE(casts_in_any_order_of_memory_are_those_of_the_definition) {
+  static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
+                                         RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
+  enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+  for (int64_t i = 0, n = test_scaled(72, 36); i < n; i++) {
+    rng r;
+    rng_seed(&r, 11000 + (uint64_t)i);
+    int64_t extent[DIMS] = {rng_in(&r, 1, 3), rng_in(&r, 1, 70), rng_in(&r, 1, 70)};
+    extent[rng_below(&r, DIMS)] = rng_in(&r, 60, 400);
+    if (dtypes[i % DTYPES] != dtypes[i / DTYPES % DTYPES])
+      check_cast(&r, dtypes[i % DTYPES], dtypes[i / DTYPES % DTYPES], extent, rng_one_in(&r, 2));
   }
 }
 
