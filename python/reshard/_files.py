@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 from ._core import Layout, LazyTensor, Rules, _Checkpoint
 
 
-class Checkpoint(Mapping[str, LazyTensor]):
+class Checkpoint(Mapping[str, LazyTensor], contextlib.AbstractContextManager["Checkpoint"]):
     """An opened checkpoint: safetensors, a directory of them, shards, .distcp, .pt or .npy. Headers alone are read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -60,9 +61,6 @@ class Checkpoint(Mapping[str, LazyTensor]):
         """The part of each tensor that a rank holds: by Rules, or by one layout for all. Tensors that it lacks are None."""
         return {name: self.read(name, rules if isinstance(rules, str) else rules.layout(name, self[name].shape, world), rank, world)
                 for name in self}
-
-    def __enter__(self) -> Checkpoint:
-        return self
 
     def __exit__(self, *unused: object) -> None:
         self.close()

@@ -91,17 +91,6 @@ def _pair_to(mesh: DeviceMesh, placements: tuple[Any, ...], world: int) -> Calla
     return functools.lru_cache(4096)(lambda spec: (_own_layout(spec, world), layout(mesh, placements, spec.shape, world)))
 
 
-def _pairs(tensors: dict[str, DTensor], mesh: DeviceMesh, chosen: dict[str, Placements], world: int) -> list[tuple[Layout, Layout]]:
-    pairs: list[tuple[Layout, Layout]] = []
-    last: Any = pairs  # nothing yet
-    for name, x in tensors.items():
-        if chosen[name] is not last:
-            last = chosen[name]
-            pair_to = _pair_to(mesh, tuple(last), world)
-        pairs.append(pair_to(x._spec))
-    return pairs
-
-
 def _local(x: DTensor) -> torch.Tensor:
     """The memory of this rank's part, which a collective of torch's may still be filling."""
     part = x._local_tensor
@@ -109,10 +98,10 @@ def _local(x: DTensor) -> torch.Tensor:
 
 
 @functools.lru_cache(64)
-def _names(names: tuple[str, ...], world: int) -> tuple[torch.Tensor, tuple[Layout, Layout]]:
+def _names(names: tuple[str, ...], world: int) -> tuple[list[torch.Tensor], list[tuple[Layout, Layout]]]:
     """A number of the names, and the layouts that give all ranks those of each: one more tensor of a call."""
     digest = int.from_bytes(hashlib.sha256("\0".join(names).encode("utf-8", "surrogatepass")).digest()[:8], "little", signed=True)
-    return torch.tensor([digest]), (Layout.chunk([world], world), Layout.mesh([world], world, [world], ["R"]))
+    return [torch.tensor([digest])], [(Layout.chunk([world], world), Layout.mesh([world], world, [world], ["R"]))]
 
 
 def _refuse_names(tensors: Mapping[str, Any], comm: Comm, group: Any, error: MismatchError | None = None) -> None:
@@ -125,27 +114,35 @@ def _refuse_names(tensors: Mapping[str, Any], comm: Comm, group: Any, error: Mis
             raise MismatchError(f"'{name}' is a tensor on rank {0 if name in names[0] else rank} alone, of ranks 0 and {rank}") from error
 
 
+@functools.lru_cache(64)
+def _plan(rank: int, entries: tuple[tuple[str, tuple[Layout, Layout], torch.dtype, torch.dtype], ...]) -> Plan:
+    return Plan([Entry(*pair, dtype, name, dst_dtype=dst_dtype) for name, pair, dtype, dst_dtype in entries], rank)
+
+
 def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], comm: Comm, group: Any, named: bool,
-          dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-    """The local parts of the tensors in their target layouts, of which there may be none. named: the names are compared, too."""
-    parts = [_local(x) for x, _ in zip(tensors.values(), pairs)]
-    if any(part.is_cuda for part in parts):
+          dtype: torch.dtype | None, into: list[torch.Tensor] | None) -> list[torch.Tensor]:
+    """The local parts in their target layouts: new ones, or `into`, which is written once the names are known to be alike."""
+    parts = [_local(x) for x in tensors.values()]
+    on_gpu = any(part.is_cuda for part in parts)
+    if on_gpu and into is None:  # memory of torch's
         held = [target.arrays(comm.rank) for _, target in pairs]
-        results = [torch.empty(a[0].shape if a else (0,), dtype=dtype or part.dtype, device=part.device) for a, part in zip(held, parts)]
-        _transfer(tensors, pairs, parts, results, comm)
-        return results
-    dtypes = [dtype] * len(parts) + [None]
-    if named:
-        digest, told = _names(tuple(tensors), comm.size)
-        parts, pairs = [*parts, digest], [*pairs, told]
+        into = [torch.empty(a[0].shape if a else (0,), dtype=dtype or part.dtype, device=part.device) for a, part in zip(held, parts)]
+    digest, told = _names(tuple(tensors), comm.size) if named and not on_gpu else ([], [])
+    sent, ways = (digest, told) if into is not None else ([*parts, *digest], [*pairs, *told])
     try:
-        moved: list[torch.Tensor] = _redistribute(parts, [src for src, _ in pairs], [dst for _, dst in pairs], comm, dtype=dtypes, _like=torch.Tensor)
+        moved: list[torch.Tensor] = _redistribute(sent, [src for src, _ in ways], [dst for _, dst in ways], comm,
+                                                  dtype=[dtype] * len(parts) + [None], _like=torch.Tensor) if sent else []
     except MismatchError as error:  # on all ranks alike: names tell more, where they are what differs
         _refuse_names(tensors, comm, group, error)
         raise
-    if named and len(set(moved.pop().tolist())) > 1:
+    if digest and len(set(moved.pop().tolist())) > 1:
         _refuse_names(tensors, comm, group)
-    return moved
+    if into is None:
+        return moved
+    plan = _plan(comm.rank, tuple((name, pair, a.dtype, b.dtype) for name, pair, a, b in zip(tensors, pairs, parts, into)))
+    with Transfer(plan, comm, parts, into) as transfer:
+        transfer.execute(torch.cuda.current_stream() if on_gpu else None)
+    return into
 
 
 @contextlib.contextmanager
@@ -177,48 +174,29 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
         if not isinstance(x, Mapping):
             raise TypeError(f"a {type(x).__name__}, where a DTensor, or a dict of them, is due")
         tensors, result = {name: x[name] for name in sorted(n for n in x if isinstance(x[n], DTensor))}, dict(x)
-    if out is not None:
-        _fill(tensors, out, comm, group, not bare)
-        result.update((name, out[name]) for name in tensors)
-        return result["tensor"] if bare else result
-    with _told(comm):
-        of = placements if callable(placements) else placements.__getitem__ if isinstance(placements, Mapping) else lambda name: placements
-        chosen: dict[str, Any] = {name: of(name) for name in tensors}
-        pairs = _pairs(tensors, device_mesh, chosen, comm.size)
+        into: list[torch.Tensor] | None = None
+        if out is None:
+            of = placements if callable(placements) else placements.__getitem__ if isinstance(placements, Mapping) else lambda name: placements
+            chosen: dict[str, Any] = {name: of(name) for name in tensors}
+            once = {id(p): p for p in chosen.values()}
+            pair_to = {key: _pair_to(device_mesh, tuple(p), comm.size) for key, p in once.items()}
+            pairs = [pair_to[id(chosen[name])](source._spec) for name, source in tensors.items()]
+        else:
+            for name, source in tensors.items():
+                if not isinstance(out[name], DTensor):
+                    raise TypeError(f"'{name}': out has a {type(out[name]).__name__}, where a DTensor is due")
+                if out[name].shape != source.shape:
+                    raise ValueError(f"'{name}': out has {tuple(out[name].shape)}, not {tuple(source.shape)}")
+            pairs = [(_own_layout(source._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, source in tensors.items()]
+            into = [_local(out[name]) for name in tensors]
         for name, source in tensors.items():
             if dtype is not None and source.dtype is not dtype and not (source.dtype.is_floating_point and dtype.is_floating_point):
                 raise NotImplementedError(f"'{name}': no cast from {source.dtype} to {dtype}")
-    for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, not bare, dtype)):
-        made = DTensor.from_local(part, device_mesh, chosen[name], run_check=False, shape=source.shape, stride=source.stride())
-        result[name] = made.requires_grad_() if source.requires_grad else made
+    for (name, source), part in zip(tensors.items(), _move(tensors, pairs, comm, group, not bare, dtype, into)):
+        made = out[name] if out is not None else DTensor.from_local(part, device_mesh, chosen[name], run_check=False,
+                                                                    shape=source.shape, stride=source.stride())
+        result[name] = made.requires_grad_() if out is None and source.requires_grad else made
     return result["tensor"] if bare else result
-
-
-def _fill(tensors: dict[str, DTensor], out: Mapping[str, DTensor], comm: Comm, group: Any, named: bool) -> None:
-    with _told(comm):
-        for name in tensors:
-            if not isinstance(out[name], DTensor):
-                raise TypeError(f"'{name}': out has a {type(out[name]).__name__}, where a DTensor is due")
-            if out[name].shape != tensors[name].shape:
-                raise ValueError(f"'{name}': out has {tuple(out[name].shape)}, not {tuple(tensors[name].shape)}")
-        pairs = [(_own_layout(x._spec, comm.size), _own_layout(out[name]._spec, comm.size)) for name, x in tensors.items()]
-        parts = [_local(x) for x in tensors.values()], [_local(out[name]) for name in tensors]
-    if named and not any(part.is_cuda for part in parts[1]):
-        _move(tensors, [], comm, group, True)
-    _transfer(tensors, pairs, *parts, comm)
-
-
-@functools.lru_cache(64)
-def _plan(rank: int, entries: tuple[tuple[str, tuple[Layout, Layout], torch.dtype, torch.dtype], ...]) -> Plan:
-    return Plan([Entry(*pair, dtype, name, dst_dtype=dst_dtype) for name, pair, dtype, dst_dtype in entries], rank)
-
-
-def _transfer(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], sources: list[torch.Tensor], results: list[torch.Tensor],
-              comm: Comm) -> None:
-    """Moves into memory of torch's, in the order of the current stream where that is a GPU's."""
-    plan = _plan(comm.rank, tuple((name, pair, a.dtype, b.dtype) for name, pair, a, b in zip(tensors, pairs, sources, results)))
-    with Transfer(plan, comm, sources, results) as transfer:
-        transfer.execute(torch.cuda.current_stream() if any(result.is_cuda for result in results) else None)
 
 
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:

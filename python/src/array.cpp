@@ -76,21 +76,20 @@ bool looked(nb::handle t, Array &a) {
 
 // Asks a tensor by name.
 Array asked(nb::handle t, const What &what) {
-  nb::object layout = t.attr("layout");
-  bool quantized = nb::cast<bool>(t.attr("is_quantized"));
-  if (quantized || str_of(layout) != "torch.strided")
-    unsupported(what, ": a tensor of layout ", str_of(layout), quantized ? ", quantized" : "");
-  nb::tuple shape = nb::borrow<nb::tuple>(t.attr("shape")), strides = nb::borrow<nb::tuple>(t.attr("stride")());
+  const nb::object device = t.attr("device"), type = device.attr("type");
+  const std::string on = str_of(type), layout = str_of(nb::object(t.attr("layout"))),
+                    dtype = str_of(nb::object(t.attr("dtype")));
+  const bool quantized = nb::cast<bool>(t.attr("is_quantized"));
+  const Shape shape = nb::cast<Shape>(t.attr("shape"));
   Array a = array_with(shape.size(), t, what);
-  nb::object device = t.attr("device"), dtype = t.attr("dtype");
-  const std::string type = str_of(nb::object(device.attr("type")));
-  if (type != "cpu" && type != "cuda")
-    unsupported(what, ": a tensor on device ", str_of(device));
-  a.gpu = type == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
-  if (a.dtype = find_name(str_of(dtype)); a.dtype == RESHARD_DTYPE_NONE)
-    unsupported(what, ": dtype ", str_of(dtype));
-  for (int d = 0; d < a.ndim; d++)
-    a.shape[d] = nb::cast<int64_t>(shape[d]), a.strides[d] = nb::cast<int64_t>(strides[d]);
+  a.dtype = find_name(dtype);
+  if (quantized || layout != "torch.strided" || (on != "cpu" && on != "cuda") || a.dtype == RESHARD_DTYPE_NONE)
+    unsupported(what, ": a tensor on device ", str_of(device), ", of layout ", layout, " and dtype ", dtype,
+                quantized ? ", quantized" : "");
+  const Shape strides = nb::cast<Shape>(t.attr("stride")());
+  for (size_t d = 0; d < shape.size(); d++)
+    a.shape[d] = shape[d], a.strides[d] = strides.at(d);
+  a.gpu = on == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
   a.data = address_of(t.attr("data_ptr")());
   return a;
 }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,22 +11,10 @@ namespace {
 
 using Timeout = std::optional<double>; // in seconds
 
-// A CPU whose storage other processes of the node read. n of them share the cores.
-reshard_device shared_device(int64_t n) {
-  cpu_set_t cores;
-  int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
-  options.shared = 1;
-  options.threads = getenv("RESHARD_THREADS") != nullptr ? 0 : std::max(1, int(count / std::max<int64_t>(1, n)));
-  return got<reshard_device>(reshard_device_create, "cpu", &options);
-}
-
 int64_t milliseconds(Timeout timeout) {
-  if (!timeout)
-    return 0;
-  if (!(*timeout > 0 && *timeout < 1e12))
+  if (timeout && !(*timeout > 0 && *timeout < 1e12))
     invalid("timeout of ", *timeout, " s: seconds above 0, or None");
-  return std::max<int64_t>(1, int64_t(*timeout * 1000));
+  return timeout ? std::max<int64_t>(1, int64_t(*timeout * 1000)) : 0;
 }
 
 struct Gather { // an all-gather of the caller's, in Python
@@ -59,18 +46,16 @@ Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::objec
   options.job = job.empty() ? nullptr : c_text(job, "job");
   reshard_rendezvous meeting = RESHARD_RENDEZVOUS_DEFAULTS;
   if (given)
-    meeting.n = meeting.local_n = *n, meeting.rank = *rank;
+    meeting.n = *n, meeting.rank = *rank;
   else
     check(reshard_rendezvous_from_environment(&meeting));
   if (timeout)
     meeting.timeout_ms = options.timeout_ms;
   Gather g{allgather, meeting.n};
-  Owned<reshard_device, reshard_device_release> device(shared_device(meeting.local_n));
-  options.device = device.handle;
-  reshard_comm comm = waited<reshard_comm>(reshard_comm_create_node, meeting.n, meeting.rank,
-                                           given ? gather : reshard_rendezvous_allgather,
-                                           given ? static_cast<void *>(&g) : static_cast<void *>(&meeting), &options);
-  return new Comm({comm}, false, false, std::exchange(device.handle, nullptr));
+  return new Comm({waited<reshard_comm>(reshard_comm_create_node, meeting.n, meeting.rank,
+                                        given ? gather : reshard_rendezvous_allgather,
+                                        given ? static_cast<void *>(&g) : static_cast<void *>(&meeting), &options)},
+                  false, false);
 }
 
 Comm *make_local(int64_t n, int threads, Timeout timeout) {
@@ -123,8 +108,7 @@ Any split(Comm &comm, nb::handle colors, nb::handle keys) {
   for (auto &[of, all] : groups) {
     std::sort(all.begin(), all.end(),
               [](reshard_comm a, reshard_comm b) { return reshard_comm_rank(a) < reshard_comm_rank(b); });
-    Comm *sub = new Comm(all, comm.local, comm.streams, reshard_device_retain(comm.device));
-    made[of] = nb::cast(sub, nb::rv_policy::take_ownership);
+    made[of] = nb::cast(new Comm(all, comm.local, comm.streams), nb::rv_policy::take_ownership);
   }
   nb::list result;
   for (size_t i = 0; i < n; i++)
@@ -137,7 +121,7 @@ Comm *shrink(Comm &comm, const Shape &lost) {
     unsupported("shrink of a local world: all of its ranks are in this process");
   reshard_comm sub = nullptr;
   run_in(comm, [&] { return reshard_comm_shrink(comm.handles[0], int64_t(lost.size()), lost.data(), &sub); });
-  return new Comm({sub}, false, comm.streams, reshard_device_retain(comm.device));
+  return new Comm({sub}, false, comm.streams);
 }
 
 Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
@@ -147,17 +131,19 @@ Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
   Array a;
   a.dtype = dtype_of(dtype), a.ndim = ndim_of(shape), a.writable = true;
   std::copy(shape.begin(), shape.end(), a.shape);
-  const Tensor tensor(comm.device != nullptr ? got<reshard_tensor>(reshard_tensor_create_on, comm.device, a.dtype,
-                                                                   a.ndim, a.shape, nullptr)
-                                             : got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape));
+  if (comm.device == nullptr && !comm.local) {
+    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
+    options.shared = options.threads = 1; // it moves nothing itself
+    comm.device = got<reshard_device>(reshard_device_create, "cpu", &options);
+  }
+  const Tensor tensor(
+      comm.local ? got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape)
+                 : got<reshard_tensor>(reshard_tensor_create_on, comm.device, a.dtype, a.ndim, a.shape, nullptr));
   a.data = data_of(tensor.handle);
   return numpy_in(tensor.handle, a);
 }
 
-std::set<Comm *> &open_comms() { // what is left at exit is closed before the interpreter goes
-  static std::set<Comm *> set;
-  return set;
-}
+std::set<Comm *> open_comms; // what is left at exit is closed before the interpreter goes
 
 IntTuple global_ranks(Comm &comm) {
   Shape all(size_t(comm.size()));
@@ -165,7 +151,6 @@ IntTuple global_ranks(Comm &comm) {
   const int64_t *ranks = reshard_comm_global_ranks(comm.handles[0]);
   return tuple_of(int(all.size()), ranks != nullptr ? ranks : all.data());
 }
-IntTuple missing(Comm &comm) { return tuple_of(missing_of(comm.handles[0])); }
 
 Report stats(Comm &comm) {
   reshard_comm_stats sum = {};
@@ -179,24 +164,18 @@ Report stats(Comm &comm) {
                    FIELD(sum, within_bytes), FIELD(sum, leaving_bytes));
 }
 std::string report(Comm &comm, int64_t last) { return printed(reshard_comm_report, comm.handles[0], last); }
-void barrier(Comm &comm) {
-  run_ranks(comm, [&](size_t i) { return reshard_comm_barrier(comm.handles[i]); });
-}
-void abort(Comm &comm) {
-  run([&] { return reshard_comm_abort(comm.handles[0]); });
-}
 
 } // namespace
 
-Comm::Comm(std::vector<reshard_comm> given, bool local, bool streams, reshard_device device)
-    : handles(std::move(given)), local(local), streams(streams), device(device) {
+Comm::Comm(std::vector<reshard_comm> given, bool local, bool streams)
+    : handles(std::move(given)), local(local), streams(streams) {
   for (reshard_comm handle : handles)
     check(reshard_comm_set_poll(handle, poll_signals, nullptr));
-  open_comms().insert(this);
+  open_comms.insert(this);
 }
 
 void Comm::close() {
-  open_comms().erase(this);
+  open_comms.erase(this);
   if (closed())
     return;
   if (calls > 0)
@@ -224,14 +203,16 @@ void bind_comm(nb::module_ &m) {
       .def_prop_ro("size", opened(+[](Comm &c) { return c.size(); }))
       .def_ro("local", &Comm::local, "True where all ranks are in this process.")
       .def_prop_ro("global_ranks", opened(&global_ranks))
-      .def("barrier", opened(&barrier))
+      .def("barrier",
+           opened(+[](Comm &c) { run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); }); }))
       .def("split", opened(&split), "color"_a, "key"_n,
            "Ranks of one color make a communicator; a negative color: None. Collective.")
       .def("shrink", opened(&shrink), "lost"_a = Shape(),
            "A communicator of those that are there. lost: the ranks left out; none: those of `missing`.")
-      .def_prop_ro("missing", opened(&missing), "Ranks that had not come when a deadline passed.")
+      .def_prop_ro("missing", opened(+[](Comm &c) { return tuple_of(missing_of(c.handles[0])); }),
+                   "Ranks that had not come when a deadline passed.")
       .def("_refuse", &refuse)
-      .def("abort", opened(&abort))
+      .def("abort", opened(+[](Comm &c) { run([&] { return reshard_comm_abort(c.handles[0]); }); }))
       .def("report", opened(&report), "last"_a = 0, "Where the ranks of this process are, as text.")
       .def_prop_ro("stats", opened(&stats));
   bind_closing(comm, "Ends its transfers, then itself. Closing twice is allowed.");
@@ -246,7 +227,7 @@ void bind_comm(nb::module_ &m) {
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
         "A numpy array, not initialised, of storage that the other processes of the node read directly.");
   m.def("_close_all", [] {
-    while (!open_comms().empty())
-      (*open_comms().begin())->close();
+    while (!open_comms.empty())
+      (*open_comms.begin())->close();
   });
 }

@@ -188,10 +188,6 @@ struct Array {
   nb::ndarray<nb::ro> view; // the export, where it came by one
   nb::object torch;         // the tensor, where it is torch's: its storage can be freed under it
   int64_t elements() const { return std::accumulate(shape, shape + ndim, int64_t(1), std::multiplies<>()); }
-  void lay_out() { // row-major
-    for (int64_t d = ndim - 1, due = 1; d >= 0; due *= std::max<int64_t>(shape[d], 1), d--)
-      strides[d] = due;
-  }
   bool contiguous() const { // row-major, as the buffers of files are
     int64_t due = 1;
     for (int d = ndim - 1; d >= 0; due *= shape[d], d--)
@@ -241,14 +237,11 @@ private:
 
 using Numbers = std::optional<Shape>;
 using Dims = std::optional<std::vector<int>>;
-struct Region {
-  Numbers offset, extent;
-};
 struct Entry {
   Layout src, dst;
   reshard_dtype dtype, dst_dtype; // neither is NONE
   std::string name;
-  Region from = {}, to = {};
+  Numbers src_offset = {}, src_extent = {}, dst_offset = {}, dst_extent = {};
   Dims permutation = {};
   Numbers block = {};                             // of the side that is f8_e4m3, which has scales then
   reshard_dtype scale_dtype = RESHARD_DTYPE_NONE; // f32
@@ -286,7 +279,7 @@ using Sharder = Owned<reshard_sharder, reshard_sharder_destroy>;
 
 // All ranks of a communicator that this object stands for: one of a node, n of a local world. Closed at exit.
 struct Comm {
-  Comm(std::vector<reshard_comm> handles, bool local, bool streams, reshard_device device = nullptr);
+  Comm(std::vector<reshard_comm> handles, bool local, bool streams);
   Comm(const Comm &) = delete;
   ~Comm() { close(); }
   void close(); // ends its transfers first; a call that waits in another thread returns with a PeerError
@@ -296,7 +289,7 @@ struct Comm {
   std::vector<reshard_comm> handles;                // none once it is closed
   std::map<int64_t, std::vector<Sharder>> sharders; // by limit; made with the first call of it
   bool local, streams;
-  reshard_device device; // whose storage the node's processes read; NULL: none
+  reshard_device device = nullptr; // of `empty`, whose storage the node's processes read; NULL: none yet
   std::set<Transfer *> transfers;
   int calls = 0; // that threads are in
   static constexpr const char *noun = "communicator";

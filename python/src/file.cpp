@@ -50,7 +50,7 @@ struct LazyTensor {
   LazyTensor(nb::object owner, int64_t i) : owner(owner), c(as<Checkpoint>(owner, "checkpoint")), i(i) {
     const reshard_model_tensor t = tensor_of(c, i);
     name = t.name, whole.dtype = t.dtype, whole.ndim = t.ndim;
-    std::copy(t.shape, t.shape + t.ndim, whole.shape), whole.lay_out();
+    std::copy(t.shape, t.shape + t.ndim, whole.shape);
   }
   nb::object owner;
   Checkpoint &c;
@@ -72,7 +72,7 @@ Any get(LazyTensor &l, nb::handle given) {
     wrong(whole.ndim - over, " indices for ", whole.ndim, " dims");
   reshard_box box = {};
   std::copy(whole.shape, whole.shape + whole.ndim, box.extent);
-  bool dots = false, empty = whole.elements() == 0;
+  bool dots = false;
   for (size_t k = 0, d = 0; k < index.size(); k++) {
     const nb::object part = index[k];
     if (part.is(nb::ellipsis())) {
@@ -80,13 +80,10 @@ Any get(LazyTensor &l, nb::handle given) {
         wrong("more than one ...");
       d += size_t(over);
     } else if (PySlice_Check(part.ptr())) {
-      Py_ssize_t begin = 0, end = 0, step = 0;
-      if (PySlice_Unpack(part.ptr(), &begin, &end, &step) != 0)
-        nb::raise_python_error();
-      const int64_t last = PySlice_AdjustIndices(whole.shape[d], &begin, &end, step) - 1;
-      empty = empty || last < 0;
-      box.offset[d] = std::min<int64_t>(begin, begin + last * step);
-      box.extent[d++] = last < 0 ? 0 : std::abs(last * step) + 1;
+      const auto [begin, end, step, n] = nb::borrow<nb::slice>(part).compute(size_t(whole.shape[d]));
+      const int64_t last = int64_t(n - 1) * step; // from the first on
+      box.offset[d] = n == 0 ? 0 : begin + std::min<int64_t>(last, 0);
+      box.extent[d++] = n == 0 ? 0 : std::abs(last) + 1;
       index[k] = nb::slice(nb::none(), nb::none(), nb::int_(step));
     } else if (!part.is_none()) {
       const nb::object number = nb::steal(PyBool_Check(part.ptr()) ? nullptr : PyNumber_Index(part.ptr()));
@@ -102,7 +99,7 @@ Any get(LazyTensor &l, nb::handle given) {
   const nb::object out = numpy_empty(whole.dtype, whole.ndim, box.extent);
   void *data = array_of(out, {"array"}).data;
   Use<Checkpoint> in(l.c);
-  run([&] { return empty ? RESHARD_SUCCESS : reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
+  run([&] { return reshard_checkpoint_read_box(l.c.handle, l.i, &box, 0, data); });
   return out[nb::tuple(index)];
 }
 
@@ -234,18 +231,14 @@ struct Written { // a tensor, and the arrays of all ranks
 
 void take(const std::string &name, nb::object value, std::list<Written> &all) {
   const std::string quoted = "'" + name + "'";
-  nb::object ranks = nb::make_tuple(value);
-  if (nb::isinstance<nb::tuple>(value) && nb::len(value) == 2) {
-    const Layout &layout = as<Layout>(nb::object(value[0]), quoted.c_str());
-    ranks = nb::tuple(nb::object(value[1]));
-    if (int64_t(nb::len(ranks)) != layout.world())
-      invalid(quoted, ": arrays of ", nb::len(ranks), " ranks for a layout of ", layout.world());
-    all.push_back({layout, {}, {}});
-  } else {
-    const Array a = array_of(value, {quoted.c_str()});
-    all.push_back({whole_layout(a), {}, {}});
-  }
-  Written &out = all.back();
+  const bool cut = nb::isinstance<nb::tuple>(value) && nb::len(value) == 2;
+  Written &out = all.emplace_back(
+      Written{cut ? as<Layout>(nb::object(value[0]), quoted.c_str()) : whole_layout(array_of(value, {quoted.c_str()})),
+              {},
+              {}});
+  const nb::tuple ranks = cut ? nb::tuple(nb::object(value[1])) : nb::make_tuple(value);
+  if (int64_t(ranks.size()) != out.layout.world())
+    invalid(quoted, ": arrays of ", ranks.size(), " ranks for a layout of ", out.layout.world());
   out.wanted = {{&out.layout, RESHARD_DTYPE_NONE, c_text(name, "name")}};
   for (nb::handle one : ranks) {
     out.ranks.push_back(side_of(one, out.wanted, int64_t(out.ranks.size()), "array", false, false));
@@ -273,22 +266,15 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
   for (const auto &[key, value] : texts)
     pairs.push_back({c_text(key, "metadata"), c_text(value, "metadata")});
   options.force = force, options.metadata = pairs.data(), options.nmetadata = int64_t(pairs.size());
-  reshard_writer writer = nullptr;
-  const std::string to = path_of(path, false);
-  run([&] {
-    reshard_status status = reshard_writer_create(to.c_str(), int64_t(all.size()), all.data(), &options, &writer);
-    int64_t tensor = 0;
-    for (const Written &w : taken) {
-      for (size_t r = 0; status == RESHARD_SUCCESS && r < w.ranks.size(); r++)
-        status = reshard_writer_put(writer, tensor, int64_t(r), w.ranks[r].data.data());
-      tensor++;
-    }
-    if (status == RESHARD_SUCCESS)
-      return reshard_writer_commit(writer);
-    std::string text = reshard_last_error();
-    reshard_writer_abandon(writer);
-    return reshard_error_set(status, text.c_str());
-  });
+  Owned<reshard_writer, reshard_writer_abandon> writer(waited<reshard_writer>(
+      reshard_writer_create, path_of(path, false).c_str(), int64_t(all.size()), all.data(), &options));
+  int64_t tensor = 0;
+  for (const Written &w : taken) {
+    for (size_t r = 0; r < w.ranks.size(); r++)
+      run([&] { return reshard_writer_put(writer.handle, tensor, int64_t(r), w.ranks[r].data.data()); });
+    tensor++;
+  }
+  run([&] { return reshard_writer_commit(std::exchange(writer.handle, nullptr)); });
 }
 
 // --- convert, check -------------------------------------------------------------------------------------------------

@@ -9,11 +9,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-void same_length(size_t given, size_t n, const char *what) {
-  if (given != n)
-    invalid(what, ": ", given, " where ", n, " are due");
-}
-
 // --- Constructors write the layout string, which the library reads: it says what is wrong with it -------------------
 
 Layout parsed(const std::string &text, const Shape &shape, int64_t world) {
@@ -40,7 +35,8 @@ Layout chunk(const Shape &shape, int64_t world, int dim, const Numbers &ranks) {
 Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Names &placements,
             const std::optional<Names> &names, const Dims &order, const Numbers &ranks) {
   Names dims;
-  same_length(names ? names->size() : mesh_shape.size(), mesh_shape.size(), "names");
+  if (names && names->size() != mesh_shape.size())
+    invalid(names->size(), " names for ", mesh_shape.size(), " mesh dims");
   for (size_t m = 0; m < mesh_shape.size(); m++) {
     dims.push_back(text_of(names ? (*names)[m] + "=" : "", mesh_shape[m]));
     if (names && (*names)[m].find_first_of(",;=@()") != std::string::npos)
@@ -63,17 +59,10 @@ Layout flat(const Shape &shape, int64_t world, const Numbers &ranks) {
 
 Layout boxes(const Shape &shape, int64_t world, const std::vector<std::tuple<int64_t, Shape, Shape>> &boxes,
              bool replicated) {
-  Shape ranks;
-  std::vector<reshard_box> all;
-  for (const auto &[rank, offset, extent] : boxes) {
-    same_length(offset.size(), size_t(ndim_of(shape)), "offset of a box");
-    same_length(extent.size(), shape.size(), "extent of a box");
-    ranks.push_back(rank), all.push_back({});
-    std::copy(offset.begin(), offset.end(), all.back().offset);
-    std::copy(extent.begin(), extent.end(), all.back().extent);
-  }
-  return Layout(got<reshard_layout>(reshard_layout_create_boxes, ndim_of(shape), shape.data(), world,
-                                    int64_t(all.size()), ranks.data(), all.data(), replicated));
+  Names all;
+  for (const auto &[rank, offset, extent] : boxes)
+    all.push_back(text_of(rank, ":[", listed("", offset), "]+[", listed("", extent), "]"));
+  return parsed(text_of("boxes(", replicated ? "replicated;" : "", listed("", all, ";"), ")"), shape, world);
 }
 
 // --- Queries --------------------------------------------------------------------------------------------------------
@@ -142,10 +131,10 @@ std::vector<reshard_entry> c_entries(const std::vector<Entry> &entries) {
     reshard_entry c = RESHARD_ENTRY_DEFAULTS;
     c.src = e.src.handle, c.dst = e.dst.handle, c.dtype = e.dtype, c.dst_dtype = e.dst_dtype;
     c.name = c_text(e.name, "name");
-    c.src_offset = numbers(e.from.offset, e.src, "src_offset");
-    c.src_extent = numbers(e.from.extent, e.src, "src_extent");
-    c.dst_offset = numbers(e.to.offset, e.dst, "dst_offset");
-    c.dst_extent = numbers(e.to.extent, e.dst, "dst_extent");
+    c.src_offset = numbers(e.src_offset, e.src, "src_offset");
+    c.src_extent = numbers(e.src_extent, e.src, "src_extent");
+    c.dst_offset = numbers(e.dst_offset, e.dst, "dst_offset");
+    c.dst_extent = numbers(e.dst_extent, e.dst, "dst_extent");
     c.permutation = numbers(e.permutation, e.dst, "permutation");
     c.block = numbers(e.block, e.block_of(e.dtype) != nullptr ? e.src : e.dst, "block");
     c.scale_dtype = e.scale_dtype;
@@ -175,7 +164,8 @@ std::vector<Plan> plans_of_all(const std::vector<Entry> &entries, Limit limit) {
 Plan reverse(const Plan &plan) {
   std::vector<Entry> entries;
   for (const Entry &e : plan.entries) {
-    entries.push_back({e.dst, e.src, e.dst_dtype, e.dtype, e.name, e.to, e.from});
+    entries.push_back(
+        {e.dst, e.src, e.dst_dtype, e.dtype, e.name, e.dst_offset, e.dst_extent, e.src_offset, e.src_extent});
     if (!e.permutation)
       continue;
     std::vector<int> &back = entries.back().permutation.emplace(size_t(e.src.ndim()), -1);
@@ -236,16 +226,6 @@ void bind_layout(nb::module_ &m) {
       .def("__reduce__", &reduce);
 }
 
-void bind_info(nb::module_ &m) {
-  nb::class_<reshard_plan_info> info(m, "PlanInfo",
-                                     "Figures of a plan; bytes are bytes. include/reshard/plan.h says what each is.");
-#define OF(name) info.def_ro(#name, &reshard_plan_info::name)
-  OF(rank), OF(world), OF(entries), OF(bytes), OF(sent_bytes), OF(received_bytes), OF(kept_bytes), OF(peers);
-  OF(messages_sent), OF(messages_received), OF(rounds), OF(workspace_bytes), OF(packs_skipped), OF(unpacks_skipped);
-  OF(stages), OF(segments), OF(memory_bytes), OF(classes), OF(lower_bound_bytes), OF(plan_ns), OF(exclusive_bytes);
-  OF(workspace_limit), OF(staged_bytes), OF(least_rounds);
-}
-
 } // namespace
 
 Plan make_plan(std::vector<Entry> entries, int64_t rank, Limit limit) {
@@ -257,15 +237,22 @@ Plan make_plan(std::vector<Entry> entries, int64_t rank, Limit limit) {
 
 void bind_plan(nb::module_ &m) {
   bind_layout(m);
-  bind_info(m);
+  nb::class_<reshard_plan_info> info(m, "PlanInfo",
+                                     "Figures of a plan; bytes are bytes. include/reshard/plan.h says what each is.");
+#define OF(name) info.def_ro(#name, &reshard_plan_info::name)
+  OF(rank), OF(world), OF(entries), OF(bytes), OF(sent_bytes), OF(received_bytes), OF(kept_bytes), OF(peers);
+  OF(messages_sent), OF(messages_received), OF(rounds), OF(workspace_bytes), OF(packs_skipped), OF(unpacks_skipped);
+  OF(stages), OF(segments), OF(memory_bytes), OF(classes), OF(lower_bound_bytes), OF(plan_ns), OF(exclusive_bytes);
+  OF(workspace_limit), OF(staged_bytes), OF(least_rounds);
   nb::class_<Entry>(m, "Entry", "A tensor of a plan, or a region of src that becomes, permuted, one of dst.")
       .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
                        Numbers src_offset, Numbers src_extent, Numbers dst_offset, Numbers dst_extent, Dims permutation,
                        nb::handle dst_dtype, Numbers block, nb::handle scale_dtype) {
-             const Region from{src_offset, src_extent}, to{dst_offset, dst_extent};
              const reshard_dtype given = dtype_of(dtype),
                                  scales = scale_dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(scale_dtype);
-             return Entry{src, dst, given, dtype_of(dst_dtype, given), name, from, to, permutation, block, scales};
+             return Entry{src,        dst,         given,      dtype_of(dst_dtype, given),
+                          name,       src_offset,  src_extent, dst_offset,
+                          dst_extent, permutation, block,      scales};
            }),
            "src"_a, "dst"_a, "dtype"_a, "name"_a = "tensor", nb::kw_only(), "src_offset"_n, "src_extent"_n,
            "dst_offset"_n, "dst_extent"_n, "permutation"_n, "dst_dtype"_n, "block"_n, "scale_dtype"_n,

@@ -25,9 +25,7 @@ struct Given {
 
 std::vector<const Layout *> layouts_of(nb::handle given, const char *what) {
   std::vector<const Layout *> list;
-  if (!is_list(given))
-    return {&as<Layout>(given, what)};
-  for (nb::handle h : given)
+  for (nb::handle h : is_list(given) ? nb::borrow(given) : nb::make_tuple(given))
     list.push_back(&as<Layout>(h, what));
   return list;
 }
@@ -74,9 +72,10 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
   }
 }
 
-// One rank's value of a tensor: a list of its buffers for boxes, else the only one, or None. Arrays that share a buffer
-// are views of it, as the library makes them.
-nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype) {
+// One rank's value of a tensor, of numpy or of the type `like`: a list of its buffers for boxes, else the only one, or
+// numpy's None. Arrays that share a buffer are views of it, as the library makes them.
+nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
+                    nb::handle like) {
   nb::list values;
   for (Array a : layout.buffers(rank)) {
     reshard_tensor array = nullptr;
@@ -87,22 +86,14 @@ nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t
       if (info.buffer == int64_t(nb::len(values)))
         a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
     }
-    values.append(array != nullptr ? numpy_in(array, a) : numpy_empty(dtype, a.ndim, a.shape));
+    const Tensor none(array != nullptr ? nullptr : got<reshard_tensor>(reshard_tensor_create, dtype, a.ndim, a.shape));
+    const reshard_tensor made = array != nullptr ? array : none.handle;
+    values.append(like.is_none() ? numpy_in(made, a) : exchange_in(like, made));
   }
   if (layout.kind() == RESHARD_LAYOUT_BOXES)
     return values;
-  return layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0 ? nb::object(values[0]) : nb::none();
-}
-
-// The same as an array of another type, of a layout with one array at most; without elements for none.
-nb::object value_as(nb::handle type, reshard_sharded_tensor tensor, const Layout &layout, int64_t rank,
-                    reshard_dtype dtype) {
-  const int64_t none = 0;
-  if (layout.count(rank) == 0)
-    return exchange_in(type, Tensor(got<reshard_tensor>(reshard_tensor_create, dtype, 1, &none)).handle);
-  reshard_tensor array = nullptr;
-  check(reshard_sharded_tensor_local(tensor, 0, &array, nullptr));
-  return exchange_in(type, array);
+  const bool named = layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0;
+  return named || !like.is_none() ? nb::object(values[0]) : nb::none();
 }
 
 Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, Limit limit, nb::handle stream,
@@ -142,8 +133,7 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
   for (size_t i = 0; i < ranks; i++) {
     nb::list values;
     for (size_t e = 0; e < n; e++)
-      values.append(like.is_none() ? value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e])
-                                   : value_as(like, made[i].all[e], *to[e], comm.rank(i), dtypes[e]));
+      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e], like));
     results.append(bare ? nb::object(values[0]) : values);
   }
   return for_ranks(comm, results);

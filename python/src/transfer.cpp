@@ -126,9 +126,8 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
   std::vector<reshard_plan> plans;
   Arrays arrays = joined(comm, [&] {
     t->plans = of_ranks(comm, plan, "plan");
-    std::vector<nb::object> workspaces(n, nb::none());
-    if (!workspace.is_none())
-      workspaces = of_ranks(comm, workspace, "workspace");
+    const auto workspaces =
+        workspace.is_none() ? std::vector<nb::object>(n, nb::none()) : of_ranks(comm, workspace, "workspace");
     for (size_t i = 0; i < n; i++) {
       const Plan &p = as<Plan>(t->plans[i], "plan");
       if (p.rank != comm.rank(i))
