@@ -276,9 +276,23 @@ int64_t rs_layout_array_offset(const struct reshard_layout_s *l, int64_t rank, c
   return l->runs_dim >= 0 ? rs_layout_array_begin(l, rank, array) * strides[l->runs_dim] : info->offset;
 }
 
+/* Elements of arrays [begin, end) of a rank; block: how many blocks they are. */
+static int64_t count_elements(const struct reshard_layout_s *l, int64_t rank, int64_t begin, int64_t end,
+                              const int64_t *block) {
+  int64_t total = 0;
+  for (int64_t a = begin; a < end; a++) {
+    int64_t shape[RESHARD_MAX_DIMS];
+    rs_layout_cell_shape(l, rs_layout_cell(l, rank, a), shape);
+    for (int d = 0; d < l->ndim && block != NULL; d++)
+      shape[d] = rs_ceil_div(shape[d], block[d]);
+    total += elements_of(l->ndim, shape);
+  }
+  return total;
+}
+
 int rs_layout_buffer_shape(const struct reshard_layout_s *l, int64_t rank, int64_t buffer, int64_t *shape) {
   if (l->kind == RESHARD_LAYOUT_FLAT) {
-    reshard_layout_buffer_elements((reshard_layout)l, rank, buffer, shape);
+    shape[0] = count_elements(l, rank, 0, rs_layout_arrays(l, rank), NULL);
     return 1;
   }
   rs_layout_cell_shape(l, rs_layout_cell(l, rank, l->kind == RESHARD_LAYOUT_BOXES ? buffer : 0), shape);
@@ -349,19 +363,37 @@ reshard_status reshard_layout_buffer_count(reshard_layout layout, int64_t rank, 
   return RESHARD_SUCCESS;
 }
 
+static reshard_status check_buffer(const char *call, reshard_layout layout, int64_t rank, int64_t buffer,
+                                   const void *out) {
+  RS_TRY(check_rank(call, layout, rank, out));
+  if (buffer < 0 || buffer >= rs_layout_buffers(layout, rank))
+    return rs_error(RESHARD_ERROR_INVALID, "%s: buffer %lld of rank %lld, which has %lld", call, (long long)buffer,
+                    (long long)rank, (long long)rs_layout_buffers(layout, rank));
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t rank, int64_t buffer, int64_t *elements) {
-  int64_t count;
-  RS_TRY(reshard_layout_buffer_count(layout, rank, &count));
-  if (elements == NULL || buffer < 0 || buffer >= count)
-    return rs_error(RESHARD_ERROR_INVALID, "reshard_layout_buffer_elements: buffer %lld of rank %lld, which has %lld",
-                    (long long)buffer, (long long)rank, (long long)count);
+  RS_TRY(check_buffer("reshard_layout_buffer_elements", layout, rank, buffer, elements));
   bool own = layout->kind == RESHARD_LAYOUT_BOXES; /* each array is a buffer of its own */
-  int64_t arrays = own ? buffer + 1 : rs_layout_arrays(layout, rank), total = 0;
-  for (int64_t a = own ? buffer : 0; a < arrays; a++) {
-    int64_t shape[RESHARD_MAX_DIMS];
-    rs_layout_cell_shape(layout, rs_layout_cell(layout, rank, a), shape);
-    total += elements_of(layout->ndim, shape);
+  *elements = count_elements(layout, rank, own ? buffer : 0, own ? buffer + 1 : rs_layout_arrays(layout, rank), NULL);
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_layout_buffer_shape(reshard_layout layout, int64_t rank, int64_t buffer, const int64_t *block,
+                                           int *ndim, int64_t *shape) {
+  static const char call[] = "reshard_layout_buffer_shape";
+  RS_TRY(check_buffer(call, layout, rank, buffer, ndim != NULL ? shape : NULL));
+  for (int d = 0; d < layout->ndim && block != NULL; d++)
+    if (block[d] < 1)
+      return rs_error(RESHARD_ERROR_INVALID, "%s: dim %d: a block of %lld", call, d, (long long)block[d]);
+  int64_t arrays = rs_layout_arrays(layout, rank);
+  if (layout->kind == RESHARD_LAYOUT_FLAT || arrays == 0) {
+    *ndim = 1;
+    shape[0] = count_elements(layout, rank, 0, arrays, block);
+    return RESHARD_SUCCESS;
   }
-  *elements = total;
+  *ndim = rs_layout_buffer_shape(layout, rank, buffer, shape);
+  for (int d = 0; d < *ndim && block != NULL; d++)
+    shape[d] = rs_ceil_div(shape[d], block[d]);
   return RESHARD_SUCCESS;
 }

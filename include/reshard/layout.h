@@ -214,6 +214,14 @@ RESHARD_API reshard_status reshard_layout_array_intervals(reshard_layout layout,
 RESHARD_API reshard_status reshard_layout_buffer_count(reshard_layout layout, int64_t rank, int64_t *count);
 RESHARD_API reshard_status reshard_layout_buffer_elements(reshard_layout layout, int64_t rank, int64_t buffer,
                                                           int64_t *elements);
+/* Extents of a buffer, row-major: those of its array, or of its arrays together, where it has several. One dim of
+ * elements for a piece of a flat layout, and for a rank that holds nothing.
+ *
+ * - block: NULL: of the values. Else the extent of a block in each dim, 1 or more: of the scales that an entry has
+ *   behind them (plan.h), one for each block.
+ * - ndim: receives the number of extents. shape: room for RESHARD_MAX_DIMS. */
+RESHARD_API reshard_status reshard_layout_buffer_shape(reshard_layout layout, int64_t rank, int64_t buffer,
+                                                       const int64_t *block, int *ndim, int64_t *shape);
 
 /* Called for each (rank, array) that holds part of a box, with the elements held. Ranks ascend, and arrays within a
  * rank. Non-zero return ends the walk. */

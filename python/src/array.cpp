@@ -285,45 +285,28 @@ Array taken(const Array &want, nb::handle object, const What &what, bool write, 
 
 } // namespace
 
-const std::vector<Array> &Layout::buffers(int64_t rank) const {
-  const auto found = kept.find(rank);
-  if (found != kept.end())
-    return found->second;
-  const bool flat = kind() == RESHARD_LAYOUT_FLAT;
-  std::vector<Array> all(size_t(got<int64_t>(reshard_layout_buffer_count, handle, rank)));
+// The buffers of a rank, without memory; with blocks those of their scales.
+static std::vector<Array> shapes_of(const Layout &layout, int64_t rank, const int64_t *block) {
+  std::vector<Array> all(size_t(got<int64_t>(reshard_layout_buffer_count, layout.handle, rank)));
   for (size_t b = 0; b < all.size(); b++) {
-    all[b].ndim = 1, all[b].flat = flat;
-    all[b].shape[0] = got<int64_t>(reshard_layout_buffer_elements, handle, rank, int64_t(b));
+    all[b].flat = layout.kind() == RESHARD_LAYOUT_FLAT;
+    check(reshard_layout_buffer_shape(layout.handle, rank, int64_t(b), block, &all[b].ndim, all[b].shape));
   }
-  for (int64_t i = flat ? 0 : count(rank); i-- > 0;) { // those of one buffer tell the same of it
-    const reshard_array_info info = array(rank, i);
-    Array &want = all[size_t(info.buffer)];
-    const int64_t elements = want.elements();
-    want.ndim = ndim(), std::copy(info.shape, info.shape + want.ndim, want.shape);
-    for (int d = 0; d < want.ndim && elements > 0; d++) // of the arrays together, which lie side by side in it
-      want.shape[d] = (d == 0 ? elements : info.strides[d - 1]) / info.strides[d];
-  }
-  return kept.emplace(rank, std::move(all)).first->second;
+  return all;
 }
 
-// The buffers of values, and as many of scales: one for each block.
+const std::vector<Array> &Layout::buffers(int64_t rank) const {
+  auto found = kept.find(rank);
+  if (found == kept.end())
+    found = kept.emplace(rank, shapes_of(*this, rank, nullptr)).first;
+  return found->second;
+}
+
 static std::vector<Array> with_scales(const Wanted &w, int64_t rank) {
-  auto blocks = [&](int d, int64_t n) { return (n + (*w.block)[size_t(d)] - 1) / (*w.block)[size_t(d)]; };
-  const Layout &l = *w.layout;
-  std::vector<Array> all = l.buffers(rank);
-  for (size_t b = 0, n = all.size(); b < n; b++) {
-    Array scales = all[b];
-    scales.dtype = w.scales == RESHARD_DTYPE_NONE ? RESHARD_F32 : w.scales;
-    for (int d = 0; d < scales.ndim; d++)
-      scales.shape[d] = scales.flat ? 0 : blocks(d, scales.shape[d]);
-    for (int64_t i = 0, arrays = l.count(rank); scales.flat && i < arrays; i++) {
-      const reshard_array_info info = l.array(rank, i);
-      int64_t in_array = info.elements > 0;
-      for (int d = 0; d < l.ndim(); d++)
-        in_array *= blocks(d, info.shape[d]);
-      scales.shape[0] += in_array;
-    }
-    all.push_back(scales);
+  std::vector<Array> all = w.layout->buffers(rank);
+  for (Array &of : shapes_of(*w.layout, rank, w.block->data())) {
+    of.dtype = w.scales == RESHARD_DTYPE_NONE ? RESHARD_F32 : w.scales;
+    all.push_back(of);
   }
   return all;
 }

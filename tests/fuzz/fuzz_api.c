@@ -112,16 +112,17 @@ static int count_lost(void *user, const reshard_box *box) {
 static void ask_layout(api_objects *o, api_input *in) {
   reshard_layout layout = o->layouts[take_slot(in)];
   int64_t rank = take_number(in), array = take_number(in), count = 0, elements = 0, lost[2];
-  reshard_array_info info;
+  reshard_array_info info = {0};
   reshard_interval intervals[4];
   char text[64];
-  int seen = 0;
+  int seen = 0, ndim;
   take_numbers(in, 2, lost);
   (void)told(reshard_layout_check_source(layout));
   (void)told(reshard_layout_array(layout, rank, array, &info));
   (void)told(
       reshard_layout_array_intervals(layout, rank, array, (int)take_number(in), take_number(in), 4, intervals, &count));
   (void)told(reshard_layout_buffer_elements(layout, rank, array, &elements));
+  (void)told(reshard_layout_buffer_shape(layout, rank, array, info.shape, &ndim, info.strides));
   if (reshard_layout_elements(layout) <= 1 << 16) /* it lists every run that is lost */
     (void)told(reshard_layout_lost(layout, take(in) % 3, lost, count_lost, &seen));
   (void)told(reshard_layout_print(layout, text, (size_t)take(in) % sizeof text, NULL));

@@ -114,6 +114,7 @@ CASE(null_is_refused_by_calls_of_layout) {
     REFUSED(reshard_layout_array_intervals(NULL, 0, 0, 0, 0, 0, ROOM, ROOM));
     REFUSED(reshard_layout_buffer_count(NULL, 0, ROOM));
     REFUSED(reshard_layout_buffer_elements(NULL, 0, 0, ROOM));
+    REFUSED(reshard_layout_buffer_shape(NULL, 0, 0, ROOM, ROOM, ROOM));
     REFUSED(reshard_layout_meet(NULL, ROOM, NULL, ROOM));
     REFUSED(reshard_layout_lost(NULL, 0, NULL, NULL, ROOM));
   }

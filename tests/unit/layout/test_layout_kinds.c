@@ -255,4 +255,38 @@ CASE(equal_layouts_are_those_of_one_meaning) {
   reshard_layout_release(NULL);
 }
 
+/* Shape {12, 8}, scales of blocks of 4 x 3. */
+CASE(buffers_tell_the_extents_of_values_and_of_scales) {
+  static const struct {
+    const char *text;
+    int64_t world, rank, buffer;
+    int ndim;
+    int64_t values[2], scales[2];
+  } cases[] = {{"chunk(0)", 3, 1, 0, 2, {4, 8}, {1, 3}},
+               {"cyclic(1x2;12x3)", 2, 1, 0, 2, {12, 3}, {3, 1}},
+               {"rank(0)", 3, 2, 0, 1, {0}, {0}},
+               {"flat()", 3, 2, 0, 1, {32}, {3}},
+               {"flat()", 5, 0, 0, 1, {20}, {5}}, /* 2 x 8 and 1 x 4 */
+               {"mesh(4;S1{4,4/2})", 4, 2, 0, 2, {12, 3}, {3, 1}},
+               {"boxes(0:[0,0]+[4,8];0:[4,0]+[8,8])", 1, 0, 1, 2, {8, 8}, {2, 3}}};
+  static const int64_t shape[2] = {12, 8}, block[2] = {4, 3}, none[2] = {4, 0};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    reshard_layout layout;
+    int64_t extents[RESHARD_MAX_DIMS];
+    int ndim = -1;
+    assert_int_equal(reshard_layout_parse(cases[i].text, 2, shape, cases[i].world, &layout), RESHARD_SUCCESS);
+    for (int scales = 0; scales < 2; scales++) {
+      assert_int_equal(
+          reshard_layout_buffer_shape(layout, cases[i].rank, cases[i].buffer, scales ? block : NULL, &ndim, extents),
+          RESHARD_SUCCESS);
+      assert_int_equal(ndim, cases[i].ndim);
+      for (int d = 0; d < ndim; d++)
+        assert_int_equal(extents[d], (scales ? cases[i].scales : cases[i].values)[d]);
+    }
+    assert_int_equal(reshard_layout_buffer_shape(layout, 0, 2, NULL, &ndim, extents), RESHARD_ERROR_INVALID);
+    assert_int_equal(reshard_layout_buffer_shape(layout, 0, 0, none, &ndim, extents), RESHARD_ERROR_INVALID);
+    reshard_layout_release(layout);
+  }
+}
+
 RUN_CASES
