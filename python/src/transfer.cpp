@@ -106,15 +106,6 @@ Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::hand
   return all;
 }
 
-void take_workspace(Transfer &t, nb::handle workspace, reshard_transfer_options &options) {
-  Array a = array_of(workspace, {"workspace"});
-  if (!a.writable || !a.contiguous() || a.ndim > 1)
-    invalid("workspace: a contiguous, writable array of one dim");
-  options.workspace = a.data;
-  options.workspace_bytes = size_t(a.elements()) * reshard_dtype_size(a.dtype);
-  t.workspaces.push_back(std::move(a));
-}
-
 Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src, nb::handle dst,
                         const std::string &path, Limit limit, nb::handle workspace) {
   Comm &comm = as<Comm>(comm_object, "comm");
@@ -136,8 +127,13 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
         t->limited.push_back(make_plan(p.entries, p.rank, limit));
       plans.push_back(limit ? t->limited.back().handle : p.handle);
       options[i].path = path_of(path), list.push_back(&options[i]);
-      if (!workspaces[i].is_none())
-        take_workspace(*t, workspaces[i], options[i]);
+      if (workspaces[i].is_none())
+        continue;
+      const Array &a = t->workspaces.emplace_back(array_of(workspaces[i], {"workspace"}));
+      if (!a.writable || !a.contiguous() || a.ndim > 1)
+        invalid("workspace: a contiguous, writable array of one dim");
+      options[i].workspace = a.data;
+      options[i].workspace_bytes = size_t(a.elements()) * reshard_dtype_size(a.dtype);
     }
     return take_arrays(*t, comm, src, dst);
   });
