@@ -366,10 +366,4 @@ CASE(child_finds_sharders_of_processes_ended_and_destroys_them) {
   }
 }
 
-int main(void) {
-  if (SKIPPED) {
-    printf("skipped: ThreadSanitizer refuses threads of a child process\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, NULL, NULL);
-}
+RUN_CASES_IF(!SKIPPED, "ThreadSanitizer refuses threads of a child process")

@@ -313,8 +313,5 @@ CASE(digests_are_left_out_of_headers_too_long) {
 RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
-int main(void) {
-  puts("skipped: built without xxhash");
-  return 77;
-}
+RUN_CASES_IF(0, "built without xxhash")
 #endif

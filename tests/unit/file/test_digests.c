@@ -466,8 +466,5 @@ CASE(convert_checks_only_what_it_reads) {
 RUN_CASES_WITH(scratch_setup, scratch_teardown)
 
 #else
-int main(void) {
-  puts("skipped: built without xxhash");
-  return 77;
-}
+RUN_CASES_IF(0, "built without xxhash")
 #endif

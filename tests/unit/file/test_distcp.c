@@ -498,10 +498,4 @@ CASE(chunks_are_opened_within_a_limit_of_memory) {
   rs_file_close(&file);
 }
 
-int main(void) {
-  if (!recorded_there()) {
-    printf("skipped: no tests/files/distcp in SOURCE\n");
-    return 77;
-  }
-  return case_list_run(__FILE__, scratch_setup, scratch_teardown);
-}
+RUN_CASES_ALL(recorded_there(), "no tests/files/distcp in SOURCE", scratch_setup, scratch_teardown)

@@ -27,12 +27,6 @@ static reshard_device open_cpu(void) {
   return device;
 }
 
-static reshard_tensor_info info_of(reshard_tensor tensor) {
-  reshard_tensor_info info;
-  GOOD(reshard_tensor_get_info(tensor, &info));
-  return info;
-}
-
 /* Takes the tensor. */
 static reshard_tree sharded_leaf(reshard_sharded_tensor tensor) {
   reshard_tree leaf;
@@ -49,7 +43,7 @@ static reshard_sharded_tensor sharded_at(reshard_tree tree, const char *path) {
 
 /* Both are contiguous: each element is the other's, cast. */
 static void assert_elements(reshard_tensor cast, reshard_tensor src) {
-  reshard_tensor_info is = info_of(cast), was = info_of(src);
+  reshard_tensor_info is = tensor_info(cast), was = tensor_info(src);
   assert_true(is.ndim == was.ndim && is.contiguous && was.contiguous && is.requires_grad == was.requires_grad);
   assert_memory_equal(is.shape, was.shape, (size_t)is.ndim * sizeof *is.shape);
   for (int64_t i = 0; i < is.elements; i++) {
@@ -100,7 +94,7 @@ static void check_sharded(reshard_sharded_tensor is, reshard_sharded_tensor was,
   for (int64_t i = 0; i < reshard_sharded_tensor_local_count(is); i++) {
     GOOD(reshard_sharded_tensor_local(is, i, &cast, NULL));
     GOOD(reshard_sharded_tensor_local(was, i, &array, NULL));
-    assert_int_equal(info_of(array).dtype, RESHARD_F32);
+    assert_int_equal(tensor_info(array).dtype, RESHARD_F32);
     assert_elements(cast, array);
   }
 }
@@ -187,7 +181,7 @@ CASE(test_cast_shards) {
     }
     if (r < 2) {
       GOOD(reshard_sharded_tensor_local(sharded_at(cast, ""), 0, &array, NULL));
-      reshard_tensor_info is = info_of(array), was = info_of(tensors[0]);
+      reshard_tensor_info is = tensor_info(array), was = tensor_info(tensors[0]);
       assert_true(is.contiguous && is.dtype == RESHARD_F64 && is.shape[0] == 2 && is.shape[1] == 6);
       for (int i = 0; i < 12; i++) {
         uint64_t wanted = 0;
@@ -238,7 +232,7 @@ CASE(leaves_that_share_a_tensor_are_mapped_once) {
   GOOD(reshard_sharded_tensor_local(sharded_at(mapped, "a"), 0, &in_a, NULL));
   GOOD(reshard_sharded_tensor_local(sharded_at(mapped, "b"), 0, &in_b, NULL));
   GOOD(reshard_tree_get_tensor(node_at(mapped, "plain"), &plain));
-  assert_true(in_a == in_b && in_a == plain && info_of(plain).dtype == RESHARD_F16);
+  assert_true(in_a == in_b && in_a == plain && tensor_info(plain).dtype == RESHARD_F16);
   assert_ptr_equal(node_at(mapped, "n"), node_at(root, "n"));
   reshard_properties properties = reshard_metadata_properties(reshard_sharded_tensor_metadata(sharded_at(mapped, "a")));
   assert_true(properties.dtype == RESHARD_F16 && properties.requires_grad == 0); /* as the new tensors are */
@@ -293,7 +287,7 @@ CASE(test_own_type) {
   value->references = 1;
   GOOD(reshard_tensor_create(RESHARD_I32, 1, &n, &value->first));
   GOOD(reshard_tensor_create(RESHARD_F32, 1, &n, &value->second));
-  memcpy(info_of(value->second).data, (float[]){1, 2, 3}, 12);
+  memcpy(tensor_info(value->second).data, (float[]){1, 2, 3}, 12);
   reshard_tree leaf, cast;
   GOOD(reshard_tree_opaque(&pair_type, value, &leaf));
   reshard_tree root = append(append(list(), reshard_tree_retain(leaf)), leaf);
@@ -301,7 +295,7 @@ CASE(test_own_type) {
   GOOD(reshard_tree_get_opaque(node_at(cast, "1"), &pair_type, &found));
   const pair *is = found;
   assert_true(is != value && is->first == value->first && is->references == 1);
-  assert_memory_equal(info_of(is->second).data, ((double[]){1, 2, 3}), 24);
+  assert_memory_equal(tensor_info(is->second).data, ((double[]){1, 2, 3}), 24);
   assert_ptr_equal(node_at(cast, "0"), node_at(cast, "1"));
   reshard_tree_release(cast);
   GOOD(reshard_tree_cast(root, RESHARD_F32, cpu, NULL, &cast));

@@ -82,12 +82,6 @@ static void paint(void *at, size_t n, int salt) {
     ((unsigned char *)at)[i] = pattern((int64_t)i, salt);
 }
 
-static void *data_of(reshard_tensor tensor) {
-  reshard_tensor_info info;
-  GOOD(reshard_tensor_get_info(tensor, &info));
-  return info.data;
-}
-
 static reshard_tensor tensor_of(reshard_tree tree) {
   reshard_tensor tensor;
   GOOD(reshard_tree_get_tensor(tree, &tensor));
@@ -115,7 +109,7 @@ static reshard_tensor on_gpu(fixture *s, int gpu, int salt) {
   paint(pinned, BYTES, salt);
   vg_host_write(pinned, BYTES);
   CUDA(cudaSetDevice(gpu));
-  CUDA(cudaMemcpyAsync(data_of(tensor), pinned, BYTES, cudaMemcpyDefault, s->streams[gpu]));
+  CUDA(cudaMemcpyAsync(tensor_info(tensor).data, pinned, BYTES, cudaMemcpyDefault, s->streams[gpu]));
   CUDA(cudaSetDevice(0));
   CUDA(cudaStreamSynchronize(s->streams[gpu]));
   CUDA(cudaFreeHost(pinned));
@@ -134,7 +128,7 @@ static reshard_tree tree_of(fixture *s, reshard_tensor tensor) {
 
 /* Memory is read in the order of stream. */
 static void use_tensors(fixture *s, int gpu, reshard_tree tree) {
-  CUDA(cudaMemcpyAsync(s->scratch[gpu], data_of(tensor_of(tree)), BYTES, cudaMemcpyDefault, s->streams[gpu]));
+  CUDA(cudaMemcpyAsync(s->scratch[gpu], tensor_info(tensor_of(tree)).data, BYTES, cudaMemcpyDefault, s->streams[gpu]));
 }
 
 /* And by the host, which waits for stream, where data is looked at. */
@@ -173,12 +167,12 @@ static void in_pageable(void *user, const vg_options *options) {
   for (int i = 0; i < 3; i++) {
     reshard_tensor tensor;
     GOOD(reshard_tensor_create(RESHARD_F32, 2, shape, &tensor));
-    paint(data_of(tensor), BYTES, i);
+    paint(tensor_info(tensor).data, BYTES, i);
     reshard_tree tree = tree_of(s, tensor), moved = move_to(s, tree, s->gpus[0], 0, 0);
-    paint(data_of(tensor_of(tree)), BYTES, 77);
+    paint(tensor_info(tensor_of(tree)).data, BYTES, 77);
     reshard_tree_release(tree);
     assert_data(s, 0, moved, i);
-    CUDA(cudaMemsetAsync(data_of(tensor_of(moved)), i, BYTES, s->streams[0]));
+    CUDA(cudaMemsetAsync(tensor_info(tensor_of(moved)).data, i, BYTES, s->streams[0]));
     reshard_tree_release(moved);
   }
   fixture_end(s);
@@ -189,12 +183,12 @@ static void in_pinned(void *user, const vg_options *options) {
   fixture *s = user;
   fixture_begin(s, options);
   reshard_tensor first = on_gpu(s, 0, 1), second = on_gpu(s, 0, 2), pinned = lend_pinned();
-  void *memory = data_of(pinned);
+  void *memory = tensor_info(pinned).data;
   reshard_tree tree = tree_of(s, pinned);
   for (int i = 0; i < 3; i++) {
-    CUDA(cudaMemcpyAsync(memory, data_of(first), BYTES, cudaMemcpyDefault, s->streams[0]));
+    CUDA(cudaMemcpyAsync(memory, tensor_info(first).data, BYTES, cudaMemcpyDefault, s->streams[0]));
     reshard_tree moved = move_to(s, tree, s->gpus[0], 0, 0);
-    CUDA(cudaMemcpyAsync(memory, data_of(second), BYTES, cudaMemcpyDefault, s->streams[0]));
+    CUDA(cudaMemcpyAsync(memory, tensor_info(second).data, BYTES, cudaMemcpyDefault, s->streams[0]));
     assert_data(s, 0, moved, 1);
     reshard_tree_release(moved);
   }
@@ -213,8 +207,8 @@ static void in_lent(void *user, const vg_options *options) {
   s->options.sources_ready = 1;
   for (int i = 0; i < 4; i++) {
     reshard_tensor pinned = lend_pinned();
-    paint(data_of(pinned), BYTES, i);
-    vg_host_write(data_of(pinned), BYTES);
+    paint(tensor_info(pinned).data, BYTES, i);
+    vg_host_write(tensor_info(pinned).data, BYTES);
     reshard_tree tree = tree_of(s, pinned), moved = move_to(s, tree, s->gpus[0], 0, -1);
     reshard_tree_release(tree);
     use_tensors(s, 0, moved);
@@ -234,14 +228,14 @@ static void out_pinned(void *user, const vg_options *options) {
   for (int i = 0; i < 3; i++) {
     reshard_tensor tensor;
     GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
-    CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
+    CUDA(cudaMemcpyAsync(tensor_info(tensor).data, tensor_info(source).data, BYTES, cudaMemcpyDefault, s->streams[0]));
     reshard_tensor_set_pin_memory(tensor, 1);
     reshard_tree tree = tree_of(s, tensor), moved = move_to(s, tree, s->cpu, 0, 0);
-    CUDA(cudaMemsetAsync(data_of(tensor_of(tree)), 99, BYTES, s->streams[0]));
+    CUDA(cudaMemsetAsync(tensor_info(tensor_of(tree)).data, 99, BYTES, s->streams[0]));
     reshard_tree_release(tree);
     assert_data(s, 0, moved, 4);
     if (s->check)
-      vg_host_read(data_of(tensor_of(moved)), BYTES);
+      vg_host_read(tensor_info(tensor_of(moved)).data, BYTES);
     use_tensors(s, 0, moved);
     reshard_tree_release(moved); /* while stream reads it */
   }
@@ -255,7 +249,7 @@ static void there_and_back(void *user, const vg_options *options) {
   fixture_begin(s, options);
   reshard_tensor source = on_gpu(s, 0, 5), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
-  CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
+  CUDA(cudaMemcpyAsync(tensor_info(tensor).data, tensor_info(source).data, BYTES, cudaMemcpyDefault, s->streams[0]));
   reshard_tensor_set_pin_memory(tensor, 1);
   reshard_tree trees[7] = {tree_of(s, tensor)};
   for (int i = 0; i < 6; i++)
@@ -273,11 +267,11 @@ static void out_pageable(void *user, const vg_options *options) {
   fixture_begin(s, options);
   reshard_tensor source = on_gpu(s, 0, 3), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
-  CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
+  CUDA(cudaMemcpyAsync(tensor_info(tensor).data, tensor_info(source).data, BYTES, cudaMemcpyDefault, s->streams[0]));
   reshard_tree tree = tree_of(s, tensor), moved;
   GOOD(reshard_tree_to(tree, s->cpu, s->streams[0], &s->options, &moved));
-  CUDA(cudaMemsetAsync(data_of(tensor_of(tree)), 99, BYTES, s->streams[0]));
-  const unsigned char *data = data_of(tensor_of(moved));
+  CUDA(cudaMemsetAsync(tensor_info(tensor_of(tree)).data, 99, BYTES, s->streams[0]));
+  const unsigned char *data = tensor_info(tensor_of(moved)).data;
   for (int64_t i = 0; i < BYTES && s->check; i++) {
     int64_t number = i / 4, from = s->turned ? number % ROWS * COLUMNS + number / ROWS : number;
     assert_int_equal(data[i], pattern(4 * from + i % 4, 3));
@@ -296,7 +290,7 @@ static void to_other(void *user, const vg_options *options) {
   CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   reshard_tensor source = on_gpu(s, 0, 4), tensor;
   GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
-  CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
+  CUDA(cudaMemcpyAsync(tensor_info(tensor).data, tensor_info(source).data, BYTES, cudaMemcpyDefault, s->streams[0]));
   for (int i = 0; i < 2; i++) {
     reshard_tensor next;
     CUDA(cudaEventRecord(event, s->streams[0]));
@@ -304,7 +298,7 @@ static void to_other(void *user, const vg_options *options) {
     reshard_tree tree = tree_of(s, tensor), moved = move_to(s, tree, s->gpus[1], 1, 0);
     reshard_tree_release(tree);
     GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &next));
-    CUDA(cudaMemcpyAsync(data_of(next), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
+    CUDA(cudaMemcpyAsync(tensor_info(next).data, tensor_info(source).data, BYTES, cudaMemcpyDefault, s->streams[0]));
     assert_data(s, 1, moved, 4);
     reshard_tree_release(moved);
     tensor = next;
@@ -323,7 +317,7 @@ static void prefetch(void *user, const vg_options *options) {
   for (int i = 0; i < 5; i++) {
     reshard_tensor host;
     GOOD(reshard_tensor_create(RESHARD_F32, 2, shape, &host));
-    paint(data_of(host), BYTES, i);
+    paint(tensor_info(host).data, BYTES, i);
     reshard_tree tree = tree_of(s, host), moved = move_to(s, tree, s->gpus[0], 0, 0);
     reshard_tree_release(tree);
     if (before != NULL)
@@ -342,15 +336,16 @@ static void tree_cast(void *user, const vg_options *options) {
   reshard_tensor source = on_gpu(s, 0, 6), tensor;
   for (int i = 0; i < 2; i++) {
     GOOD(reshard_tensor_create_on(s->gpus[0], RESHARD_F32, 2, shape, s->streams[0], &tensor));
-    CUDA(cudaMemcpyAsync(data_of(tensor), data_of(source), BYTES, cudaMemcpyDefault, s->streams[0]));
+    CUDA(cudaMemcpyAsync(tensor_info(tensor).data, tensor_info(source).data, BYTES, cudaMemcpyDefault, s->streams[0]));
     reshard_tree tree = tree_of(s, tensor), made;
     vg_counts before = vg_count();
     GOOD(reshard_tree_cast(tree, RESHARD_BF16, s->gpus[0], s->streams[0], &made));
     assert_int_equal(vg_count().host_syncs, before.host_syncs);
-    CUDA(cudaMemsetAsync(data_of(tensor_of(tree)), 99, BYTES, s->streams[0]));
+    CUDA(cudaMemsetAsync(tensor_info(tensor_of(tree)).data, 99, BYTES, s->streams[0]));
     reshard_tree_release(tree);
     uint16_t halves[NUMBERS];
-    CUDA(cudaMemcpyAsync(s->scratch[0], data_of(tensor_of(made)), BYTES / 2, cudaMemcpyDefault, s->streams[0]));
+    CUDA(
+        cudaMemcpyAsync(s->scratch[0], tensor_info(tensor_of(made)).data, BYTES / 2, cudaMemcpyDefault, s->streams[0]));
     reshard_tree_release(made);
     if (!s->check)
       continue;

@@ -52,12 +52,6 @@ static void fixture_end(fixture *s) {
   vg_end();
 }
 
-static reshard_tensor_info info_of(reshard_tensor tensor) {
-  reshard_tensor_info info;
-  GOOD(reshard_tensor_get_info(tensor, &info));
-  return info;
-}
-
 static reshard_sharded_tensor sharded_at(reshard_tree tree, const char *path) {
   reshard_sharded_tensor tensor;
   GOOD(reshard_state_get_sharded(node_at(tree, path), &tensor));
@@ -76,7 +70,7 @@ static reshard_tree on_cpu(fixture *s, const char *text, int rank) {
   GOOD(reshard_layout_array_count(layout, rank, &n));
   GOOD(reshard_tensor_create(RESHARD_F32, 1, &room, &buffer));
   for (int i = 0; i < room; i++)
-    ((float *)info_of(buffer).data)[i] = (float)(rank * 100 + i);
+    ((float *)tensor_info(buffer).data)[i] = (float)(rank * 100 + i);
   for (int64_t i = 0; i < n; i++) {
     reshard_array_info array;
     GOOD(reshard_layout_array(layout, rank, i, &array));
@@ -112,7 +106,7 @@ static void leaf_check(fixture *s, reshard_sharded_tensor is, reshard_sharded_te
     reshard_tensor array;
     double numbers[ROWS * COLUMNS];
     GOOD(reshard_sharded_tensor_local(is, i, &array, NULL));
-    reshard_tensor_info info = info_of(array);
+    reshard_tensor_info info = tensor_info(array);
     size_t bytes = (size_t)info.elements * reshard_dtype_size(dtype);
     assert_true(info.device_type == type && info.dtype == dtype && info.contiguous);
     if (type == RESHARD_DEVICE_CUDA)
@@ -175,8 +169,9 @@ CASE(dtensors_go_to_a_gpu_and_back) {
     GOOD(reshard_mesh_create(s.comms[r], 0, 1, &one, NULL, 1, &rank, &mesh));
     GOOD(reshard_dtensor_empty(s.sharders[r], &(reshard_placing){mesh, &rows, NULL}, 2, shape, &f32, s.stream, &made));
     if (r == rank)
-      assert_int_equal(cudaMemsetAsync(info_of(reshard_dtensor_local(made)).data, 0x3f, ROWS * COLUMNS * 4, s.stream),
-                       cudaSuccess);
+      assert_int_equal(
+          cudaMemsetAsync(tensor_info(reshard_dtensor_local(made)).data, 0x3f, ROWS * COLUMNS * 4, s.stream),
+          cudaSuccess);
     GOOD(reshard_state_dtensor(made, &leaf));
     GOOD(reshard_tree_to(leaf, s.cpu, s.stream, NULL, &back));
     GOOD(reshard_tree_cast(back, RESHARD_F64, s.cpu, NULL, &cast));
@@ -188,7 +183,7 @@ CASE(dtensors_go_to_a_gpu_and_back) {
     assert_int_equal(reshard_metadata_properties(m).dtype, RESHARD_F64);
     if (r == rank)
       for (int i = 0; i < ROWS * COLUMNS; i++)
-        assert_true(((double *)info_of(reshard_dtensor_local(is)).data)[i] == (double)0x1.7e7e7ep-1f);
+        assert_true(((double *)tensor_info(reshard_dtensor_local(is)).data)[i] == (double)0x1.7e7e7ep-1f);
     reshard_tree_release(cast);
     reshard_tree_release(back);
     reshard_tree_release(leaf);
@@ -235,13 +230,13 @@ CASE(test_sets_stay) {
   append(append(members, leaf_of(floats(4))), integer(1));
   reshard_tree root = set(set(dict(), "set", members), "tensor", leaf_of(floats(4)));
   GOOD(reshard_tree_get_tensor(node_at(root, "tensor"), &beside));
-  memset(info_of(beside).data, 0, 16);
+  memset(tensor_info(beside).data, 0, 16);
   GOOD(reshard_tree_to(root, s.gpus[0], s.stream, NULL, &moved));
   assert_ptr_equal(node_at(moved, "set"), members);
   GOOD(reshard_tree_get_tensor(node_at(moved, "set.0"), &in));
   GOOD(reshard_tree_get_tensor(node_at(moved, "tensor"), &beside));
-  assert_int_equal(info_of(in).device_type, RESHARD_DEVICE_CPU);
-  assert_int_equal(info_of(beside).device_type, RESHARD_DEVICE_CUDA);
+  assert_int_equal(tensor_info(in).device_type, RESHARD_DEVICE_CPU);
+  assert_int_equal(tensor_info(beside).device_type, RESHARD_DEVICE_CUDA);
   reshard_tree_release(moved);
   GOOD(reshard_tree_to(members, s.gpus[0], s.stream, NULL, &moved));
   assert_ptr_equal(moved, members);
