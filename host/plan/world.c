@@ -3,7 +3,6 @@
  * Each source array asks the destination once, a replicated cell once for all its holders. The segments, sorted, are
  * the messages that a rank sends. A receiver's messages are the same ones, and consist of the sender's segments. So an
  * intersection is found once, and kept once, in storage that the plans share. */
-#include "plan/arena.h"
 #include "plan/intersect.h"
 #include "plan/place.h"
 
@@ -11,9 +10,64 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* --- Memory of many small lists with one life --------------------------------------------------------------------- */
+
+/* Blocks are doubled up to a few MiB. Large ones are in huge pages (rs_alloc): the lists of a world's plans are
+ * hundreds of MiB, and touching small pages for the first time would take longer than to fill them. Still larger ones
+ * malloc would map, and the system clear, anew for each world. */
+typedef struct arena_block {
+  char *at;
+  size_t size, used;
+} arena_block;
+
+typedef struct arena {
+  RS_VEC(arena_block) blocks; /* the last one is filled */
+} arena;
+
+enum { LEAST = 16 << 10, MOST = 4 << 20, STEP = 2 << 20, ALIGNMENT = 16 };
+
+static reshard_status arena_grow(arena *arena, size_t need) {
+  RS_TRY(rs_vec_reserve(&arena->blocks, arena->blocks.n + 1));
+  size_t size = arena->blocks.n == 0 ? LEAST : 2 * arena->blocks.at[arena->blocks.n - 1].size;
+  size = size < MOST ? size : MOST;
+  size = need > size ? (need + STEP - 1) / STEP * STEP : size;
+  char *at;
+  RS_TRY(rs_alloc(&at, (int64_t)size, 1));
+  arena->blocks.at[arena->blocks.n++] = (arena_block){at, size, 0};
+  return RESHARD_SUCCESS;
+}
+
+static reshard_status arena_alloc(arena *arena, void *out, int64_t n, size_t element) {
+  int64_t bytes;
+  void *none = NULL;
+  memcpy(out, &none, sizeof none);
+  if (!rs_mul(n, (int64_t)element, &bytes) || bytes > INT64_MAX - STEP)
+    return rs_error_memory(SIZE_MAX);
+  size_t need = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (need == 0)
+    return RESHARD_SUCCESS;
+  arena_block *last = arena->blocks.n > 0 ? &arena->blocks.at[arena->blocks.n - 1] : NULL;
+  if (last == NULL || last->size - last->used < need) {
+    RS_TRY(arena_grow(arena, need));
+    last = &arena->blocks.at[arena->blocks.n - 1];
+  }
+  char *at = last->at + last->used;
+  memcpy(out, &at, sizeof at);
+  last->used += need;
+  return RESHARD_SUCCESS;
+}
+
+static void arena_free(arena *all) {
+  for (int64_t i = 0; i < all->blocks.n; i++)
+    free(all->blocks.at[i].at);
+  free(all->blocks.at);
+}
+
+/* --- Storage that plans share ------------------------------------------------------------------------------------ */
+
 struct rs_shared {
   atomic_int references;
-  rs_arena arena; /* segments, messages and peers */
+  arena arena; /* segments, messages and peers */
   int64_t nclasses;
   rs_side *side; /* of each class, for its lists */
 };
@@ -23,7 +77,7 @@ void rs_shared_release(rs_shared *shared) {
     return;
   for (int64_t i = 0; i < shared->nclasses; i++)
     rs_side_free(&shared->side[i]);
-  rs_arena_free(&shared->arena);
+  arena_free(&shared->arena);
   free(shared->side);
   free(shared);
 }
@@ -39,7 +93,7 @@ static reshard_status create_shared(int64_t nclasses, rs_shared **out) {
 }
 
 reshard_status rs_plan_alloc(const struct reshard_plan_s *plan, void *out, int64_t n, size_t element) {
-  return plan->shared != NULL ? rs_arena_alloc(&plan->shared->arena, out, n, element) : rs_alloc(out, n, element);
+  return plan->shared != NULL ? arena_alloc(&plan->shared->arena, out, n, element) : rs_alloc(out, n, element);
 }
 
 /* Messages that a rank receives: counted while their senders' are made, then listed. */
@@ -50,7 +104,7 @@ typedef struct world_receiver {
 
 /* One class of all plans, being intersected. */
 typedef struct world_class {
-  rs_arena *arena;
+  arena *arena;
   rs_side *side; /* lists of all; messages while they are made */
   rs_class **of_rank;
   world_receiver *receiver; /* [world] */
@@ -59,7 +113,7 @@ typedef struct world_class {
 } world_class;
 
 static reshard_status keep_messages(world_class *w, const rs_messages *messages, rs_messages *kept) {
-  RS_TRY(rs_arena_alloc(w->arena, &kept->at, messages->n, sizeof *kept->at));
+  RS_TRY(arena_alloc(w->arena, &kept->at, messages->n, sizeof *kept->at));
   if (messages->n > 0)
     memcpy(kept->at, messages->at, (size_t)messages->n * sizeof *kept->at);
   kept->n = kept->cap = messages->n;
@@ -74,7 +128,7 @@ static reshard_status make_messages(world_class *w, int64_t rank, rs_loose_segme
   rs_messages *found = &w->side->messages;
   rs_segment *kept;
   rs_last_array last[2] = {{.layout = NULL}, {.layout = NULL}};
-  RS_TRY(rs_arena_alloc(w->arena, &kept, n, sizeof *kept));
+  RS_TRY(arena_alloc(w->arena, &kept, n, sizeof *kept));
   RS_TRY(met != NULL ? rs_make_box_messages(met, c->dst->boxes, kept, found)
                      : rs_make_messages(segments, n, true, &w->sorting, kept, found));
   for (int64_t i = 0; i < found->n; i++) {
@@ -124,7 +178,7 @@ static reshard_status list_received(world_class *w) {
     rs_side *receive = &w->of_rank[r]->receive;
     receive->messages.n = receive->messages.cap = w->receiver[r].messages;
     receive->nsegments = w->receiver[r].segments;
-    RS_TRY(rs_arena_alloc(w->arena, &receive->messages.at, receive->messages.n, sizeof(rs_message)));
+    RS_TRY(arena_alloc(w->arena, &receive->messages.at, receive->messages.n, sizeof(rs_message)));
     w->receiver[r].next = receive->messages.at;
   }
   for (int64_t r = 0; r < w->world; r++)
@@ -163,7 +217,7 @@ static bool is_replicated(const struct reshard_layout_s *l) {
   return l->kind == RESHARD_LAYOUT_BOXES ? l->boxes->replicated : rs_layout_replicates(l);
 }
 
-static reshard_status intersect_world(rs_arena *arena, rs_side *side, rs_class **of_rank, int64_t world,
+static reshard_status intersect_world(arena *arena, rs_side *side, rs_class **of_rank, int64_t world,
                                       const int64_t *nodes) {
   const rs_class *c = of_rank[0];
   rs_work w = {.of_rank = of_rank, .world = world, .nodes = nodes, .side = side};

@@ -11,9 +11,7 @@
 void rs_form_release(rs_tree_form *form) {
   if (!RS_DROP(form))
     return;
-  for (int64_t i = 0; i < form->keys.all.n; i++)
-    free((void *)form->keys.all.at[i].at);
-  rs_names_free(&form->keys);
+  rs_names_free_all(&form->keys);
   free(form->name);
   free(form->sizes);
   free(form);

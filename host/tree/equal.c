@@ -110,9 +110,7 @@ reshard_status reshard_tree_equal(reshard_tree a, reshard_tree b, int *equal) {
   if (a == NULL || b == NULL || equal == NULL)
     return rs_error_null("reshard_tree_equal", a == NULL ? "a" : b == NULL ? "b" : "the output");
   reshard_status status = compare_trees(&c, (node_pair){a, b}, &same);
-  for (int64_t i = 0; i < c.seen.all.n; i++)
-    free((void *)c.seen.all.at[i].at);
-  rs_names_free(&c.seen);
+  rs_names_free_all(&c.seen);
   free(c.levels.at);
   if (status == RESHARD_SUCCESS)
     *equal = same;

@@ -85,12 +85,6 @@ static reshard_status push_fork(rs_names *tried, reshard_tree node, const char *
   return status;
 }
 
-static void free_forks(rs_names *tried) {
-  for (int64_t i = 0; i < tried->all.n; i++)
-    free((void *)tried->all.at[i].at);
-  rs_names_free(tried);
-}
-
 reshard_status reshard_tree_at(reshard_tree tree, const char *path, reshard_tree *found) {
   rs_names tried = {0};
   fork_point *last = NULL;
@@ -116,7 +110,7 @@ reshard_status reshard_tree_at(reshard_tree tree, const char *path, reshard_tree
     else
       status = push_fork(&tried, child, rest, &last);
   }
-  free_forks(&tried);
+  rs_names_free_all(&tried);
   RS_TRY(status);
   if (at == NULL)
     return rs_error(RESHARD_ERROR_INVALID, "the tree has no path '%s'", rs_quote(quoted, sizeof quoted, path));

@@ -67,3 +67,9 @@ void rs_names_free(rs_names *names) {
   free(names->slot);
   *names = (rs_names){0};
 }
+
+void rs_names_free_all(rs_names *names) {
+  for (int64_t i = 0; i < names->all.n; i++)
+    free((void *)names->all.at[i].at);
+  rs_names_free(names);
+}

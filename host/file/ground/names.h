@@ -24,5 +24,6 @@ reshard_status rs_names_put(rs_names *names, const void *at, size_t size, int64_
 /* Room for that many in all: until then rs_names_put does not fail. */
 reshard_status rs_names_reserve(rs_names *names, int64_t n);
 void rs_names_free(rs_names *names);
+void rs_names_free_all(rs_names *names); /* with the bytes, each from malloc */
 
 #endif

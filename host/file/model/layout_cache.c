@@ -12,9 +12,7 @@ enum { SINGLE, TEXT, MANY, BOXES };
 void rs_layout_cache_free(rs_layout_cache *layouts) {
   for (int64_t i = 0; i < layouts->made.n; i++)
     reshard_layout_release(layouts->made.at[i]);
-  for (int64_t i = 0; i < layouts->keys.all.n; i++)
-    free((void *)layouts->keys.all.at[i].at);
-  rs_names_free(&layouts->keys);
+  rs_names_free_all(&layouts->keys);
   free(layouts->made.at);
   free(layouts->key.at);
   *layouts = (rs_layout_cache){0};
