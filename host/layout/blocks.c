@@ -90,39 +90,9 @@ static reshard_status make_boxes(reshard_layout l, const int64_t *block, const i
   return status;
 }
 
-/* A rule that cuts indices need not cut the numbers of blocks alike: flat pieces may not. */
-static reshard_status check_array(reshard_layout l, reshard_layout scales, int64_t rank, int64_t array,
-                                  const int64_t *block) {
-  reshard_interval runs[2][RUNS];
-  for (int d = 0; d < l->ndim; d++)
-    for (int64_t first = 0, n = 1, m = 0; first < n; first += RUNS) {
-      RS_TRY(reshard_layout_array_intervals(l, rank, array, d, first, RUNS, runs[0], &n));
-      if (array < rs_layout_arrays(scales, rank))
-        RS_TRY(reshard_layout_array_intervals(scales, rank, array, d, first, RUNS, runs[1], &m));
-      bool same = n == m;
-      for (int64_t i = 0; i < rs_min(n - first, RUNS) && same; i++)
-        same =
-            runs[1][i].begin == runs[0][i].begin / block[d] && runs[1][i].end == rs_ceil_div(runs[0][i].end, block[d]);
-      if (!same)
-        return rs_error(RESHARD_ERROR_UNSUPPORTED,
-                        "dim %d: rank %lld has indices whose blocks of %lld its layout cuts otherwise", d,
-                        (long long)rank, (long long)block[d]);
-    }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status check_arrays(reshard_layout l, reshard_layout scales, const int64_t *block) {
-  for (int64_t rank = 0; rank < l->world; rank++)
-    for (int64_t a = 0, n = rs_layout_arrays(l, rank); a < n; a++) {
-      reshard_array_info info;
-      RS_TRY(reshard_layout_array(l, rank, a, &info));
-      if (info.elements > 0)
-        RS_TRY(check_array(l, scales, rank, a, block));
-    }
-  return RESHARD_SUCCESS;
-}
-
-static reshard_status make_scales(reshard_layout l, const int64_t *block, reshard_layout *out) {
+/* Layouts cut a dim, or all elements, in pieces of ceil(n / ranks): where these are whole blocks, or there is one
+ * piece, blocks are cut alike. */
+reshard_status rs_layout_blocks(reshard_layout l, const int64_t *block, reshard_layout *out) {
   int64_t shape[RESHARD_MAX_DIMS], dealt[RESHARD_MAX_DIMS], *ranks = NULL;
   for (int d = 0; d < l->ndim; d++) {
     shape[d] = rs_ceil_div(l->shape[d], block[d]);
@@ -147,12 +117,4 @@ static reshard_status make_scales(reshard_layout l, const int64_t *block, reshar
   }
   free(ranks);
   return status;
-}
-
-reshard_status rs_layout_blocks(reshard_layout l, const int64_t *block, reshard_layout *out) {
-  reshard_layout scales = NULL;
-  RS_TRY(make_scales(l, block, &scales));
-  RS_TRY_OR(check_arrays(l, scales, block), reshard_layout_release(scales));
-  *out = scales;
-  return RESHARD_SUCCESS;
 }
