@@ -34,36 +34,56 @@ ALWAYS_INLINE __m512 lanes_bf16(const char *src, __mmask16 mask) {
   const __m512i codes = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, src));
   return _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
 }
-ALWAYS_INLINE void put_lanes_f32(char *dst, __m512 numbers, __mmask16 nan) {
-  const __m512i bits = _mm512_castps_si512(numbers);
-  _mm512_storeu_si512(dst, _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(NAN_32)));
-}
-ALWAYS_INLINE void put_lanes_bf16(char *dst, __m512 numbers, __mmask16 nan) {
-  const __m512i bits = _mm512_castps_si512(numbers), low = _mm512_set1_epi32(1);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), low);
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  const __m256i codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
-  _mm256_storeu_si256((__m256i *)dst, _mm256_mask_mov_epi16(codes, nan, _mm256_set1_epi16(0x7fff)));
-}
 /* So many times the factor of some numbers, or of each. */
 ALWAYS_INLINE __m512 lanes_by(const float *by, __mmask16 mask, bool each, float times) {
   return _mm512_mul_ps(each ? _mm512_maskz_loadu_ps(mask, by) : _mm512_set1_ps(*by), _mm512_set1_ps(times));
 }
 /* An f8_e4m3 a bit further up is an f16 of a 256th, subnormal ones too. */
+ALWAYS_INLINE __m512i halves_of_codes(__m256i codes) {
+  const __m512i moved = _mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 7);
+  return _mm512_add_epi16(moved, _mm512_and_si512(moved, _mm512_set1_epi16(0x4000)));
+}
+ALWAYS_INLINE __mmask32 nan_codes(__m256i codes) {
+  return _mm256_cmpeq_epi8_mask(_mm256_and_si256(codes, _mm256_set1_epi8(0x7f)), _mm256_set1_epi8(0x7f));
+}
+/* The upper halves are rounded to bf16. */
+ALWAYS_INLINE __m512i round_upper(__m512 numbers) {
+  const __m512i bits = _mm512_castps_si512(numbers), low = _mm512_set1_epi32(1);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), low);
+  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+}
+ALWAYS_INLINE void put_32_f32(char *dst, __m512 low, __m512 high, __mmask32 nan, __mmask32 mask) {
+  low = _mm512_mask_mov_ps(low, (__mmask16)nan, _mm512_castsi512_ps(_mm512_set1_epi32(NAN_32)));
+  high = _mm512_mask_mov_ps(high, (__mmask16)(nan >> 16), _mm512_castsi512_ps(_mm512_set1_epi32(NAN_32)));
+  _mm512_mask_storeu_ps(dst, (__mmask16)mask, low);
+  _mm512_mask_storeu_ps(dst + 4 * LANES, (__mmask16)(mask >> 16), high);
+}
+/* One instruction takes the upper halves of both. */
+ALWAYS_INLINE void put_32_bf16(char *dst, __m512 low, __m512 high, __mmask32 nan, __mmask32 mask) {
+  static const int16_t upper[2 * LANES] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                           33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  const __m512i both = _mm512_permutex2var_epi16(round_upper(low), _mm512_loadu_si512(upper), round_upper(high));
+  _mm512_mask_storeu_epi16(dst, mask, _mm512_mask_mov_epi16(both, nan, _mm512_set1_epi16(0x7fff)));
+}
 #define LANES_BACK(wide) \
+  ALWAYS_INLINE void unscale_32_##wide(char *dst, const char *src, __mmask32 mask, const float *by, bool each) { \
+    const __m256i codes = _mm256_maskz_loadu_epi8(mask, src); \
+    const __m512i half = halves_of_codes(codes); \
+    const __m512 by_low = lanes_by(by, (__mmask16)mask, each, 256); \
+    const __m512 by_high = lanes_by(by + (each ? LANES : 0), (__mmask16)(mask >> 16), each, 256); \
+    const __m512 low = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), by_low); \
+    const __m512 high = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), by_high); \
+    put_32_##wide(dst, low, high, nan_codes(codes), mask); \
+  } \
   ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
     int64_t i = 0; \
     if (!are_finite(by, each ? n : 1, 256)) \
       return 0; \
-    for (; i + LANES <= n; i += LANES) { \
-      const __m128i codes = _mm_loadu_si128((const __m128i *)(src + i)); \
-      const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f)); \
-      const __m256i moved = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7); \
-      const __m256i half = _mm256_add_epi16(moved, _mm256_and_si256(moved, _mm256_set1_epi16(0x4000))); \
-      const __m512 scale = lanes_by(by + (each ? i : 0), UINT16_MAX, each, 256); \
-      put_lanes_##wide(dst + i * BYTES_##wide, _mm512_mul_ps(_mm512_cvtph_ps(half), scale), nan); \
-    } \
-    return i; \
+    for (; i + 2 * LANES <= n; i += 2 * LANES) \
+      unscale_32_##wide(dst + i * BYTES_##wide, src + i, UINT32_MAX, by + (each ? i : 0), each); \
+    if (i < n) \
+      unscale_32_##wide(dst + i * BYTES_##wide, src + i, ~(UINT32_MAX << (n - i)), by + (each ? i : 0), each); \
+    return n; \
   }
 LANES_BACK(f32)
 LANES_BACK(bf16)
