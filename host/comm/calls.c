@@ -1,7 +1,6 @@
 #include "comm/calls.h"
 
 #include "comm/comm.h"
-#include "comm/log.h"
 
 #include <pthread.h>
 #include <stddef.h>

@@ -1,5 +1,8 @@
+/* The log of a communicator: RESHARD_LOG=info tells of each transfer as it is made and of each call that fails, trace
+ * of every call besides, on standard error or in RESHARD_LOG_FILE, a line at once, each with the host, the
+ * process and the rank before it. Nothing of the environment is in a line. */
 #define _GNU_SOURCE
-#include "comm/log.h"
+#include "comm/calls.h"
 
 #include "comm/comm.h"
 #include "device/cpu/threads.h"

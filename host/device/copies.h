@@ -91,4 +91,15 @@ static inline int64_t rs_converted_bytes(reshard_dtype from, reshard_dtype to, i
 void rs_copies_clear(rs_copies *copies);
 void rs_copies_free(rs_copies *copies);
 
+/* Casts of one list may run in any order and at the same time. */
+typedef struct rs_casts {
+  RS_VEC(rs_cast) cast;
+  RS_VEC(rs_axis) axis;
+} rs_casts;
+/* Appends a cast with loops (outermost first, byte strides), merging loops and elements as rs_copies_add does. n == 0
+ * in any axis adds nothing. RESHARD_ERROR_UNSUPPORTED where rs_cast_supported says no. */
+reshard_status rs_casts_add(rs_casts *casts, const char *src, char *dst, reshard_dtype from, reshard_dtype to,
+                            int naxes, const rs_axis *axes);
+void rs_casts_free(rs_casts *casts);
+
 #endif

@@ -7,7 +7,6 @@
 #ifndef RS_DEVICE_H
 #define RS_DEVICE_H
 
-#include "device/casts.h"
 #include "device/copies.h"
 
 #include <reshard/device.h>

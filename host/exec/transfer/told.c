@@ -1,5 +1,4 @@
 /* The log's line of a transfer: what it moves, on which path and why. */
-#include "comm/log.h"
 #include "exec/transfer/steps.h"
 
 #include <stdio.h>
