@@ -1,5 +1,6 @@
 // Arrays of other libraries. torch's are asked by DLPack's C functions, else by name, since DLPack's Python functions
-// take eight times as long; numpy's by its own description. All others come by DLPack or the buffer protocol.
+// take eight times as long; numpy's by its own description. All others come by DLPack, by CUDA's form of numpy's
+// description, or by the buffer protocol.
 #include "core.h"
 
 namespace {
@@ -140,6 +141,16 @@ Array numpy_array(nb::handle object, const What &what) {
   return a;
 }
 
+// Reads __cuda_array_interface__, which is numpy's own description, by numpy, over memory that nobody touches here. It
+// does not tell which GPU.
+Array cuda_array(nb::handle object, const What &what) {
+  const nb::object described = nb::module_::import_("types").attr("SimpleNamespace")(
+      "__array_interface__"_a = object.attr("__cuda_array_interface__"));
+  Array a = numpy_array(nb::module_::import_("numpy").attr("asarray")(described), what);
+  a.owner = nb::borrow(object), a.gpu = 0;
+  return a;
+}
+
 // Reads an object that has DLPack or the buffer protocol.
 Array exported_array(nb::handle object, const What &what) {
   nb::ndarray<nb::ro> view;
@@ -187,6 +198,8 @@ Array array_of(nb::handle object, const What &what) {
     return torch_array(object, what);
   if (nb::hasattr(object, "mask") && nb::hasattr(object, "__array_struct__"))
     unsupported(what, ": a masked array, whose mask would be lost");
+  if (nb::hasattr(object, "__cuda_array_interface__") && !nb::hasattr(object, "__dlpack__"))
+    return cuda_array(object, what);
   return nb::hasattr(object, "__array_struct__") ? numpy_array(object, what) : exported_array(object, what);
 }
 

@@ -69,6 +69,21 @@ def test_tensors_that_are_not_what_they_seem_are_named(changed: dict[str, Any], 
     refused(Tensor(np.zeros((2, 2), "f4"), **changed), error, "source of rank 0, 'tensor'", text)
 
 
+def test_arrays_of_the_cuda_array_interface_are_read_without_a_look_at_their_memory() -> None:
+    def interface(typestr: str = "<f4", shape: tuple[int, ...] = (2, 2), strides: tuple[int, ...] | None = None) -> Any:
+        described = {"shape": shape, "typestr": typestr, "data": (0x7F0000001000, False), "strides": strides, "version": 3}
+        return types.SimpleNamespace(__cuda_array_interface__=described)
+
+    for given, error, text in (
+        (interface(), reshard.InvalidError, "on a GPU, and the communicator is of the CPU"),
+        (interface(strides=(4, 8)), reshard.InvalidError, "on a GPU"),
+        (interface("<f8"), reshard.InvalidError, "f64, where f32 is due"),
+        (interface(">f4"), reshard.UnsupportedError, "big-endian"),
+        (interface(shape=(2, 3)), reshard.InvalidError, "shape (2, 3), where (2, 2) is due"),
+    ):
+        refused(given, error, "source of rank 0, 'tensor'", text)
+
+
 def test_storage_that_has_moved_under_a_transfer_is_found_by_execute() -> None:
     source, out = Tensor(np.arange(4, dtype="f4").reshape(2, 2)), np.zeros((2, 2), "f4")
     with reshard.local(1) as comm:
