@@ -210,8 +210,9 @@ static void explain_text(const struct reshard_plan_s *plan, const rs_conversion 
   reshard_pattern pattern = rs_plan_pattern(plan);
   rs_text_add(t, "\n  pattern   %s: %s", reshard_collective_string(pattern.kind), pattern.why);
   add_hops(plan, t);
-  rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      %lld segments, %lld bytes, built in %.1f us\n",
-              (long long)i->segments, (long long)i->memory_bytes, (double)i->plan_ns / 1000);
+  rs_text_add(t, "\n  direct    one pass, no workspace\n  plan      ");
+  add_count(t, i->segments, "segment");
+  rs_text_add(t, ", %lld bytes, built in %.1f us\n", (long long)i->memory_bytes, (double)i->plan_ns / 1000);
   const rs_peer *peers;
   int64_t n = rs_plan_told(plan, &peers);
   if (n > 0)

@@ -544,7 +544,8 @@ CASE(arrays_of_several_runs_without_elements_have_blocks) {
 }
 
 CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
-  static const int64_t block[] = {8, 8}, large[] = {256, 129}, none[] = {8, 0}, offset[] = {4, 0}, extent[] = {16, 96};
+  static const int64_t block[] = {8, 8}, large[] = {256, 129}, none[] = {8, 0};
+  static const int64_t offset[2][2] = {{4, 0}, {16, 0}}, extent[2][2] = {{16, 96}, {20, 96}};
   const scene rows = {"chunk(0)", "chunk(1)", SAME(64, 96), BLOCK(0, 0), F32_F32};
   const scene cut = {"chunk(0)", "chunk(1)", SAME(60, 96), BLOCK(0, 0), F32_F32};
   const scene within = {"chunk(1)", "chunk(0)", SAME(60, 96), BLOCK(0, 0), F32_F32};
@@ -564,9 +565,12 @@ CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
   other.block = none;
   expect_refused(&rows, &other, RESHARD_ERROR_INVALID, "a block of 0 in dim 1");
   other = e;
-  other.dst_offset = other.src_offset = offset;
-  other.src_extent = extent;
+  other.dst_offset = other.src_offset = offset[0];
+  other.src_extent = extent[0];
   expect_refused(&rows, &other, RESHARD_ERROR_INVALID, "dim 0 of the f8_e4m3 region is cut at 4, within a block of 8");
+  other.dst_offset = other.src_offset = offset[1];
+  other.src_extent = extent[1];
+  expect_refused(&rows, &other, RESHARD_ERROR_INVALID, "dim 0 of the f8_e4m3 region is cut at 36, within a block of 8");
   other = e;
   other.dtype = RESHARD_F8_E4M3;
   expect_refused(&rows, &other, RESHARD_ERROR_UNSUPPORTED, "two plain entries");

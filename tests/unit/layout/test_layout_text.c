@@ -159,6 +159,9 @@ CASE(parts_are_printed_in_elements) {
   reads("mesh(fsdp=1,tp=4;S0,S0{3:1})", SHAPE(8), 0, 4, "mesh(fsdp=1,tp=4@0-3;S0,S0{6,2})"); /* cuts nothing */
   bad("mesh(4;S0{4096,1024})", SHAPE(6144), 0, "mesh: dim 0: {4096,1024} is 5120 of 6144");
   bad("mesh(4;S1{4096,1024,1025})", SHAPE(2, 6144), 0, "mesh: dim 1: {4096,1024,1025} is 6145 of 6144");
+#define ELEVEN "100,100,100,100,100,100,100,100,100,100,100,"
+  bad("mesh(4;S0{" ELEVEN ELEVEN "100,9})", SHAPE(6144), 0, "mesh: dim 0: {" ELEVEN ELEVEN "100,9} is 2309 of 6144");
+  bad("mesh(4;S0{" ELEVEN ELEVEN "100,10})", SHAPE(6144), 0, "mesh: dim 0: {" ELEVEN ELEVEN "10...} is 2310 of 6144");
   bad("mesh(4;S0{3:2})", SHAPE(6144), 0, "mesh: dim 0: the sum of {3:2}, 5, does not divide 6144");
   bad("mesh(4;S0{9223372036854775807,1})", SHAPE(6), 0, "mesh: the parts of mesh dim 0 overflow 63 bits");
   bad("mesh(4;S0{4,1:1})", SHAPE(6), 0, "column 14: parts are elements, with commas, or a ratio, with colons");

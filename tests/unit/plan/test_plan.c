@@ -482,22 +482,64 @@ static char *explain(reshard_plan plan, reshard_format format) {
   return text;
 }
 
-CASE(explanation_tells_rounds_and_messages) {
+/* The text about 64 x 48 of f32, but for memory and time of the plan. */
+static void expect_text(const char *from, const char *to, int64_t world, int64_t rank, int64_t limit, const char *head,
+                        const char *plan_line, const char *peers) {
+  reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = limit};
+  reshard_plan plan = plan_of(from, to, SHAPE(64, 48), world, RESHARD_F32, rank, &options);
+  char *text = explain(plan, RESHARD_TEXT), *at = strstr(text, plan_line), *end = at == NULL ? NULL : strchr(at, '\n');
+  if (end == NULL || strncmp(text, head, strlen(head)) != 0 || text + strlen(head) != at || strcmp(end + 1, peers) != 0)
+    fail_msg("'%s%s...%s' is due, not '%s'", head, plan_line, peers, text);
+  free(text);
+  reshard_plan_destroy(plan);
+}
+
+CASE(explanation_tells_messages_rounds_and_what_each_peer_gets) {
+  expect_text("mesh(2x2;R,S0)", "chunk(1)", 5, 3, 8192,
+              "plan of rank 3 of 5: 1 tensor, 12288 bytes, 1 of distinct geometry\n"
+              "  sends     1784 bytes to others in 2 messages; 0 of 2 peers from the source in place, without packing\n"
+              "  receives  1280 bytes in 2 messages; from 2 of 2 peers in place, without unpacking\n"
+              "  lacks     1280 bytes (the lower bound), so it receives 1.000 times what it must\n"
+              "  keeps     1280 bytes, copied once\n"
+              "  packed    1 round (1 at least) for 1784 bytes, through 1792 bytes of workspace of a limit of 8192, on "
+              "GPUs\n"
+              "  pattern   none: messages differ in length\n"
+              "  direct    one pass, no workspace\n",
+              "  plan      5 segments, ",
+              "      peer              sent                    received          \n"
+              "         0                 0  -                      520  in place\n"
+              "         2               760  packed                 760  in place\n"
+              "         4              1024  packed                   0  -       \n");
+  expect_text("chunk(0)", "rank(2)", 4, 1, RESHARD_NO_LIMIT,
+              "plan of rank 1 of 4: 1 tensor, 12288 bytes, 1 of distinct geometry\n"
+              "  sends     3072 bytes to others in 1 message; 1 of 1 peers from the source in place, without packing\n"
+              "  receives  0 bytes in 0 messages; from 0 of 0 peers in place, without unpacking\n"
+              "  lacks     0 bytes (the lower bound), so it receives 1.000 times what it must\n"
+              "  keeps     0 bytes, copied once\n"
+              "  packed    1 round (1 at least) for 0 bytes, through 0 bytes of workspace\n"
+              "  pattern   none: not everybody is sent to\n"
+              "  direct    one pass, no workspace\n",
+              "  plan      1 segment, ",
+              "      peer              sent                    received          \n"
+              "         2              3072  in place                 0  -       \n");
+  expect_text("chunk(0)", "chunk(0)", 4, 1, RESHARD_DEFAULT_LIMIT,
+              "plan of rank 1 of 4: 1 tensor, 12288 bytes, 1 of distinct geometry\n"
+              "  sends     0 bytes to others in 0 messages; 0 of 0 peers from the source in place, without packing\n"
+              "  receives  0 bytes in 0 messages; from 0 of 0 peers in place, without unpacking\n"
+              "  lacks     0 bytes (the lower bound), so it receives 1.000 times what it must\n"
+              "  keeps     3072 bytes, copied once\n"
+              "  packed    0 rounds (0 at least) for 0 bytes, through 0 bytes of workspace of a limit of 67108864 (the "
+              "default), on GPUs\n"
+              "  pattern   none: it exchanges nothing\n"
+              "  direct    one pass, no workspace\n",
+              "  plan      1 segment, ", "");
+}
+
+CASE(explanation_in_json_has_the_numbers_of_the_plan) {
   reshard_plan_options options = {.size = RESHARD_PLAN_OPTIONS_INIT, .workspace_limit = 8192};
   reshard_plan plan = plan_of("mesh(2x2;R,S0)", "chunk(1)", SHAPE(64, 48), 5, RESHARD_F32, 3, &options);
   reshard_plan_info info = info_of(plan);
-  char *text = explain(plan, RESHARD_TEXT), *json = explain(plan, RESHARD_JSON), part[64];
-  static const char *const words[] = {"rank 3 of 5", "1 tensor", "12288 bytes", "limit of 8192"};
-  for (int i = 0; i < 4; i++)
-    if (strstr(text, words[i]) == NULL)
-      fail_msg("no '%s' in: %s", words[i], text);
-  int64_t numbers[] = {info.sent_bytes,      info.received_bytes, info.kept_bytes,
-                       info.workspace_bytes, info.segments,       info.staged_bytes};
-  for (int i = 0; i < 6; i++) {
-    snprintf(part, sizeof part, " %lld ", (long long)numbers[i]);
-    if (strstr(text, part) == NULL)
-      fail_msg("no '%s' in: %s", part, text);
-  }
+  char *json = explain(plan, RESHARD_JSON);
 #ifdef RS_HAVE_JANSSON
   json_error_t error;
   json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
@@ -537,7 +579,6 @@ CASE(explanation_tells_rounds_and_messages) {
   }
   json_decref(root);
 #endif
-  free(text);
   free(json);
   reshard_plan_destroy(plan);
 }
