@@ -184,6 +184,7 @@ CASE(sources_with_gaps_or_overlaps_are_refused) {
 CASE(wrong_queries_are_refused) {
   reshard_layout made;
   int64_t count = -7;
+  int dims;
   reshard_array_info info = {.elements = -7};
   reshard_interval run = {-7, -7};
   assert_int_equal(reshard_layout_parse("chunk(0;1-2)", 2, LIST(8, 12), 4, &made), RESHARD_SUCCESS);
@@ -206,8 +207,9 @@ CASE(wrong_queries_are_refused) {
           "reshard_layout_buffer_count: rank -1 is not in the world of 4 ranks");
   invalid(reshard_layout_buffer_elements(made, 0, 1, &count),
           "reshard_layout_buffer_elements: buffer 1 of rank 0, which has 1");
-  invalid(reshard_layout_buffer_elements(made, 0, 0, NULL),
-          "reshard_layout_buffer_elements: buffer 0 of rank 0, which has 1");
+  invalid(reshard_layout_buffer_elements(made, 0, 0, NULL), "reshard_layout_buffer_elements: NULL argument");
+  invalid(reshard_layout_buffer_shape(made, 0, 1, NULL, &dims, &count),
+          "reshard_layout_buffer_shape: buffer 1 of rank 0, which has 1");
   invalid(reshard_layout_meet(made, NULL, NULL, NULL), "reshard_layout_meet: box is NULL");
   assert_true(count == -7 && info.elements == -7 && run.begin == -7);
   reshard_layout_release(made);
