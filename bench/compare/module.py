@@ -206,16 +206,16 @@ def placed(rows, columns):
 def spent(names, side, times):  # processor time of a call beyond an execute; of one process, as waits take some too
     tensors = {str(i): placed(side, side) for i in range(names)}
     comm = reshard.torch._comm(None)
-    placements = dict.fromkeys(tensors, [Shard(1)])
     def find_pairs():
-        return reshard.torch._pairs(tensors, mesh, placements, comm.size)
+        pair_of = reshard.torch._pair_to(mesh, (Shard(1),), comm.size)
+        return [pair_of(x._spec) for x in tensors.values()]
     pairs = find_pairs()
     parts = [reshard.torch._local(x) for x in tensors.values()]
     whole, inner = [], []
     for _ in range(9):
         begin = time.thread_time()
         for _ in range(times):
-            reshard.torch._move(tensors, find_pairs(), comm, None, names > 1)
+            reshard.torch._move(tensors, find_pairs(), comm, None, names > 1, None, None)
         whole.append((time.thread_time() - begin) / times)
         with reshard.Transfer(reshard.Plan([reshard.Entry(*p, "f32", n) for p, n in zip(pairs, tensors)], comm.rank), comm, parts,
                               [torch.from_numpy(reshard.empty(p[1].arrays(comm.rank)[0].shape, "f32", comm)) for p in pairs]) as transfer:
