@@ -161,36 +161,50 @@ static int64_t array_at(const oracle_layout *l, int dim, int64_t at) {
   return array;
 }
 
-/* True where what each array has of the region is a box: it has as many elements as what lies around it. */
+/* The number of the array of its buffer that a place is in; *in: the place is in the region. */
+static int64_t array_of(const oracle_layout *l, const int64_t *at, const int64_t *begin, const int64_t *extent,
+                        bool *in) {
+  int64_t array = 0;
+  *in = true;
+  for (int d = 0; d < l->ndim; d++) {
+    array += array_at(l, d, at[d]);
+    *in = *in && at[d] >= begin[d] && at[d] < begin[d] + extent[d];
+  }
+  return array;
+}
+
+/* True where what an array has of the region is a box: it has as many elements as what lies around it. *last: the
+ * buffer has no array behind it. */
+static bool is_box(const oracle_layout *l, const oracle_buffer *b, int64_t array, const int64_t *begin,
+                   const int64_t *extent, bool *last) {
+  int64_t at[RESHARD_MAX_DIMS], lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS] = {0}, n = 0, around = 1;
+  *last = true;
+  for (int64_t k = 0; k < b->n; k++) {
+    bool in;
+    find_place(l, b->index[k], at);
+    int64_t number = array_of(l, at, begin, extent, &in);
+    *last = *last && number <= array;
+    if (!in || number != array)
+      continue;
+    for (int d = 0; d < l->ndim; d++) {
+      lo[d] = n > 0 ? rs_min(lo[d], at[d]) : at[d];
+      hi[d] = rs_max(hi[d], at[d] + 1);
+    }
+    n++;
+  }
+  for (int d = 0; d < l->ndim && n > 0; d++)
+    around *= hi[d] - lo[d];
+  return n == 0 || n == around;
+}
+
 static bool has_boxes(const case_side *side, const int64_t *begin, const int64_t *extent) {
   const oracle_layout *l = &side->described;
-  bool boxes = true;
-  for (int64_t i = 0; l->kind != RESHARD_LAYOUT_FLAT && i < side->buffers.first[l->world]; i++)
-    for (int64_t array = 0, more = 1; more > 0; array++) {
-      const oracle_buffer *b = &side->buffers.buffer[i];
-      int64_t lo[RESHARD_MAX_DIMS], hi[RESHARD_MAX_DIMS] = {0}, n = 0, around = 1;
-      more = 0;
-      for (int64_t k = 0; k < b->n; k++) {
-        int64_t at[RESHARD_MAX_DIMS], number = 0;
-        bool in = true;
-        find_place(l, b->index[k], at);
-        for (int d = 0; d < l->ndim; d++) {
-          number += array_at(l, d, at[d]);
-          in = in && at[d] >= begin[d] && at[d] < begin[d] + extent[d];
-        }
-        more += number > array;
-        if (!in || number != array)
-          continue;
-        for (int d = 0; d < l->ndim; d++) {
-          lo[d] = n > 0 ? rs_min(lo[d], at[d]) : at[d];
-          hi[d] = rs_max(hi[d], at[d] + 1);
-        }
-        n++;
-      }
-      for (int d = 0; d < l->ndim && n > 0; d++)
-        around *= hi[d] - lo[d];
-      boxes = boxes && (n == 0 || n == around);
-    }
+  bool boxes = true, last;
+  for (int64_t i = 0; l->kind != RESHARD_LAYOUT_FLAT && i < side->buffers.first[l->world] && boxes; i++) {
+    last = false;
+    for (int64_t array = 0; !last && boxes; array++)
+      boxes = is_box(l, &side->buffers.buffer[i], array, begin, extent, &last);
+  }
   return boxes;
 }
 
