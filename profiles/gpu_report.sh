@@ -194,7 +194,7 @@ page_text() { # REPORT LINK line|table: of a run
   local goals
   [ -n "$1" ] || { echo 'No figure of a GPU is here yet.'; return; }
   goals=$(grep -E '\| [<>]= [0-9.]+ \| [a-z ]+ \|$' "$1")
-  printf '[%s](%s): %d of %d goals are met, %d are missed, %d are not measured.\n' \
+  printf '[%s](%s):\n%d of %d goals are met, %d are missed, %d are not measured.\n' \
     "$(sed -n '1s/^# //p' "$1")" "$2" "$(grep -c '| met |$' <<<"$goals")" "$(wc -l <<<"$goals")" \
     "$(grep -c '| short |$' <<<"$goals")" "$(grep -c '| not measured |$' <<<"$goals")"
   [ "$3" = table ] || return 0

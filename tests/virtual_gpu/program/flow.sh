@@ -133,7 +133,8 @@ cp -r "$result" tree/profiles/results/2999-01-03-gpu-quick
 bash tree/profiles/gpu.sh --pages || fault 'no pages'
 for page in README.md profiles/figures.md; do
   newest='^\[2026-01-31, virtual GPU 0\]\((profiles/)?results/2999-01-02-gpu/report.md\)'
-  grep -qE "$newest: [0-9]+ of [0-9]+ goals are met" "tree/$page" || fault "$page does not read from the newest result"
+  grep -A1 -E "$newest:$" "tree/$page" | grep -qE '^[0-9]+ of [0-9]+ goals are met' ||
+    fault "$page does not read from the newest result"
 done
 grep -qE '^\| transpose of f32 .*\| [0-9.]+ \| <= 1.10 \| met' tree/profiles/figures.md ||
   fault 'figures.md has no goal'
