@@ -24,7 +24,7 @@ report() { # ends a test or fuzz run
 # --- Packages --------------------------------------------------------------------------------------------------------
 build_packages=(gcc g++ cmake ninja-build ccache pkg-config libjansson-dev libxxhash-dev libbenchmark-dev)
 test_packages=("${build_packages[@]}" libcmocka-dev binutils openmpi-bin libopenmpi-dev clang-format-14 gfortran)
-fuzz_packages=("${build_packages[@]}" clang-14 libclang-rt-14-dev)
+fuzz_packages=("${build_packages[@]}" libcmocka-dev clang-14 libclang-rt-14-dev) # the helpers of tests have it
 
 need() { # PACKAGE...: installs those that are missing
   if ! command -v dpkg-query >/dev/null; then # not Debian: say what is missing and go on with what is there
