@@ -21,7 +21,7 @@ directory=${RESHARD_BUILD:-$root/build}
 results=${RESHARD_RESULTS:-$root/profiles/results}
 cores=$(nproc 2>/dev/null || echo 4)
 python=${RESHARD_TEST_PYTHON:-python3}
-arguments="$*" quick='' prebuild='' pages='' listing='' only='' skip='' total=''
+arguments="$*" ended='' quick='' prebuild='' pages='' listing='' only='' skip='' total=''
 usage() {
   local words='[--quick] [--seconds N] [--only NAME,...] [--skip NAME,...] | --list | --prebuild | --pages'
   printf 'run: gpu%s: ./run gpu %s\n' "${1:+: $1}" "$words" >&2
@@ -108,7 +108,7 @@ if [ -z "${RESHARD_PROGRAM:-}" ]; then
   program=$ready/reshard
   if runs "$program"; then
     commit=$(sed -n 's/^commit: //p' "$ready/ready.txt" 2>/dev/null)
-    built=", by the programs in $ready"
+    built=", by the programs in ${ready#"$root"/}"
   else
     [ ! -e "$program" ] || say "the program in $ready does not run here: $(head -1 "$work/info.txt")"
     command -v cmake >/dev/null || lacking "cmake is missing, and no programs that run are in $ready"
@@ -137,13 +137,14 @@ say "$gpu, commit $commit$built; $clocks"
 checker=${RESHARD_GPU_PROGRAM:-${program%/*}/reshard_gpu}
 micro=${RESHARD_MICRO_PROGRAM:-${program%/*}/reshard_micro}
 export program work micro
-export -f describe_gpu_state measure_collectives measure_rows measure_tiles nccl_processes profile_kernels run_tool \
-  time_start
+export -f describe_gpu_state measure_collectives measure_rows measure_tiles nccl_processes \
+  profile_kernels run_tool time_start
 set_sizes
 find_micro
 plan
 [ -z "$quick" ] || say 'NCCL, PyTorch, sanitizers, profiles, tiles and sizes are left out, as --quick asks for'
 say "$failures of ${#steps[@]} steps failed or were not done, $left_out were left out; $out/report.md has all"
+ended=1
 report
 report_goals
 [ "$failures" = 0 ]

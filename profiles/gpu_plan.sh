@@ -51,8 +51,8 @@ tool_step() { # NAME SECONDS WHAT TOOL ARGUMENT...: left out where the tool is n
   shell_step "$1" "$2" "$3" "${tool_by:-run_tool}" "$tool" "${@:5}"
 }
 declare -A refused=()
-probe() { # TOOL ARGUMENT...: 2 s tell whether the machine lets it work
-  tool_step "probe-$1" 2 'does the tool work here' "$@"
+probe() { # TOOL SECONDS ARGUMENT...: tells whether the machine lets it work
+  tool_step "probe-$1" "$2" 'does the tool work here' "$1" "${@:3}"
   [ -z "$listing" ] && [ ${#steps[@]} -gt 0 ] || return 0
   case ${steps[-1]} in
   "probe-$1|lacking|"*) refused[$1]=$(cut -d'|' -f4 <<<"${steps[-1]}") refused[$1]=${refused[$1]%%: its time*} ;;
@@ -63,7 +63,7 @@ probe() { # TOOL ARGUMENT...: 2 s tell whether the machine lets it work
 
 plan() {
   local kind i path n how
-  # --- 10 s: the machine
+  # --- 15 s: the machine
   shell_step nvidia-smi 5 'driver, clocks, ECC, power' describe_gpu_state
   shell_step start 10 'a process, from its start to its end' time_start "$program"
   if [ -z "$listing" ]; then
@@ -72,8 +72,8 @@ plan() {
     beside import "$python" -c 'import torch' # so that its files are in memory when its step comes
   fi
   shell_step start-again 10 'the same with the GPU held open' time_start "$program"
-  probe ncu --metrics gpu__time_duration.sum --launch-count 1 --clock-control none "$checker" check --cases 1
-  probe compute-sanitizer --tool memcheck "$checker" check --cases 1
+  probe ncu 8 --metrics gpu__time_duration.sum --launch-count 1 --clock-control none "$checker" check --cases 1
+  probe compute-sanitizer 4 --tool memcheck "$checker" check --cases 1
   # --- 30 s: kernels, each kind in a program of its own
   for ((i = 0; i < ${#kinds[@]}; i += 2)); do
     kind=${kinds[i]}

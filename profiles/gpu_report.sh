@@ -112,24 +112,54 @@ report_rounds() { # of the step nccl-host
     "the same from a graph" "$(us blocking_group_graph_us)"
 }
 
-report_rows() { # STEP TITLE
+report_rows() { # STEP TITLE OTHER KEY: the other's name, and the keys of its time and of the figure beside it
   local rows
   rows=$(rows_of "$1")
   [ -n "$rows" ] || return 0
-  printf '\n## %s\n\n| case | bytes | us | |\n| --- | ---: | ---: | --- |\n' "$2"
-  sed 's/^/| /; s/|/ | /2g; s/$/ |/' <<<"$rows"
-  sed -nE -e 's/^(.*): ENDED THE PROGRAM.*/| \1 | - | - | ended the program |/p' \
-    -e "s/^([^ ]*)\/iterations.* ERROR OCCURRED: '(.*)'/| \1 | - | - | \2 |/p" "$work/$1.txt"
+  printf '\n## %s\n\n| case | bytes | us | %s, us | %s | more |\n' "$2" "$3" "$5"
+  printf '| --- | ---: | ---: | ---: | ---: | --- |\n'
+  awk -F'|' -v time="$4" -v figure="${5// /_}" '{
+      other = ratio = more = ""
+      n = split($4, f, " ")
+      for (i = 1; i <= n; i++) {
+        key = value = f[i]
+        sub(/=.*/, "", key)
+        sub(/.*=/, "", value)
+        if (key == time) other = value
+        else if (key == figure) ratio = value
+        else if (key != "of_memcpy") {
+          unit = sub(/_us$/, "", key) ? " us" : ""
+          gsub(/_/, " ", key)
+          more = more (more != "" ? ", " : "") key " " value unit
+        }
+      }
+      printf "| %s | %s | %s | %s | %s | %s |\n", $1, $2, $3, other, ratio, more
+    }' <<<"$rows"
+  sed -nE -e 's/^(.*): ENDED THE PROGRAM.*/| \1 | - | - | - | - | ended the program |/p' \
+    -e "s/^([^ ]*)\/iterations.* ERROR OCCURRED: '(.*)'/| \1 | - | - | - | - | \2 |/p" "$work/$1.txt"
 }
 
 report_policy() { # of the step tiles
   grep -qs '^best: ' "$work/tiles.txt" || return 0
   printf '\n## Settings\n\nTimes as multiples of memcpy'"'"'s, by bytes of a tile and the bulk copy engine.\n\n'
-  printf '| copy | tiles, engine | x memcpy |\n| --- | --- | ---: |\n'
   sed -nE -e 's/^tiles of (.*), the bulk copy engine (.*)$/=\1, \2/p' \
     -e 's/^(gpu_[^ ]*)\/iterations.* x_memcpy=([0-9.]+).*/\1|\2/p' \
-    "$work/tiles.txt" | awk -F'|' '/^=/ { how = substr($0, 2); next }
-      { printf "| %s | %s | %s |\n", $1, how, $2 }'
+    "$work/tiles.txt" | awk -F'|' '/^=/ { how = substr($0, 2); if (!seen[how]++) hows[++n] = how; next }
+      !($1 in known) { known[$1] = 1; copies[++m] = $1 }
+      { x[how, $1] = $2 }
+      END {
+        head = "| tiles, engine |"
+        for (k = 1; k <= m; k++) {
+          head = head " " substr(copies[k], 10) " |"
+          rule = rule " ---: |"
+        }
+        print head "\n| --- |" rule
+        for (i = 1; i <= n; i++) {
+          line = "| " hows[i] " |"
+          for (k = 1; k <= m; k++) line = line " " ((hows[i], copies[k]) in x ? x[hows[i], copies[k]] : "-") " |"
+          print line
+        }
+      }'
   printf '\n%s\n' "$(grep '^best: ' "$work/tiles.txt")"
 }
 
@@ -143,8 +173,8 @@ report_kernels() { # ncu's figures
   printf '\n## Kernels\n\n%s\n%s\n\n' \
     'Bytes in flight are those that keep up the rate at 0.7 us from load to use, by the law of Little. DRAM bounds a' \
     'kernel at 75 % of its peak or more, else instructions from 60 % of theirs on, else latency.'
-  printf '| kernel, grid | us | GB/s of DRAM | of memcpy | %% of its peak | KiB in flight an SM | bound by '
-  printf '| %% of warps | registers |\n| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n'
+  printf '| kernel | blocks | us | GB/s of DRAM | of memcpy | %% of its peak | KiB in flight an SM | bound by '
+  printf '| %% of warps | registers |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n'
   awk -v memcpy="${memcpy:-0}" -v sms="${sms:-0}" -f profiles/ncu.awk "$work/ncu.txt"
 }
 
@@ -153,8 +183,8 @@ report_text() {
   cat <<TEXT
 # $(date +%Y-%m-%d), ${gpu:-no GPU known yet}
 
-Command: \`./run gpu${arguments:+ $arguments}\`, commit $commit, $SECONDS s so far$built.
-$machine. ${clocks:-}
+Command: \`./run gpu${arguments:+ $arguments}\`, commit $commit, $SECONDS s$([ -n "$ended" ] || echo ' so far')$built.
+$machine. ${clocks^}.
 $(sed -n 's/^start: //p' "$work/first.txt" "$work/start.txt" "$work/start-again.txt" 2>/dev/null | paste -sd';' |
     sed 's/;/, then /g; s/.*/start of a process: &, the last with the GPU held open./')
 
@@ -167,8 +197,8 @@ $(report_goals)
 
 ![throughput over size](throughput.svg)
 TEXT
-  report_rows bench 'Copies'
-  report_rows torch 'PyTorch'
+  report_rows bench Copies memcpy memcpy_us 'x memcpy'
+  report_rows torch PyTorch ours ours_us 'x pytorch'
   report_collectives
   report_rounds
   report_policy

@@ -64,8 +64,9 @@ beside() { # NAME COMMAND...: runs on beside the steps, and ends with the run
 most_logged=$((1 << 20)) # bytes of a step's output
 steps=() known=() failures=0 left_out=0
 note() { # NAME STATE SECONDS WHAT
-  steps+=("$1|$2|$3|$4")
-  say "$1: $2${3:+, $3 s}${4:+ - $4}"
+  local what=${4//"$root/"/}
+  steps+=("$1|$2|$3|$what")
+  say "$1: $2${3:+, $3 s}${what:+ - $what}"
 }
 
 wanted() { # NAME: by --only and --skip
@@ -96,7 +97,7 @@ log_share() { # appends what comes to the log, up to a step's share, as it comes
 # Runs a step; its output is in log.txt as it comes, and then in $work/NAME.txt. It has so many seconds, or what is
 # left; with less than a third of them left it does not begin.
 step() { # NAME SECONDS WHAT COMMAND...
-  local name=$1 limit=$2 what=$3 status=0 before began=$SECONDS left last logger
+  local name=$1 limit=$2 what=$3 status=0 before began=$SECONDS left last failed logger
   shift 3
   known+=("$name|$limit|$what")
   [ -z "$listing" ] || return 1
@@ -124,13 +125,16 @@ step() { # NAME SECONDS WHAT COMMAND...
   last=$(grep -avE '^$|^> ' "$work/$name.txt" | tail -1 | tr -d '\000' | cut -c1-200)
   case $status in
   0)
-    last=$(grep -aom1 -E '[0-9]+ cases' "$work/$name.txt")
+    last=$(grep -aom1 -E '[0-9]+ cases?' "$work/$name.txt")
     note "$name" passed $((SECONDS - began)) "$what${last:+: $last}"
     return 0
     ;;
   3 | 77) note "$name" lacking $((SECONDS - began)) "$last"; return 1 ;;
   124 | 137) note "$name" 'not done' $((SECONDS - began)) "did not end within $limit s${last:+: $last}" ;;
-  *) note "$name" FAILED $((SECONDS - began)) "exit status $status: $last" ;;
+  *)
+    failed=$(grep -am1 -E 'ENDED THE PROGRAM|ERROR OCCURRED|wrong data|[Ee]rror:' "$work/$name.txt" | cut -c1-200)
+    note "$name" FAILED $((SECONDS - began)) "exit status $status: ${failed:-$last}"
+    ;;
   esac
   failures=$((failures + 1))
   return 1

@@ -30,6 +30,7 @@ function value(name, scale, form,    text) {
   fields($0, f)
   kernel = f[at["Kernel Name"]]
   sub(/^void /, "", kernel)
+  gsub(/<unnamed>::|\(anonymous namespace\)::/, "", kernel)
   if (match(kernel, /[A-Za-z0-9_>]\(/)) # the parameters; an argument of a template may be (bool)1
     kernel = substr(kernel, 1, RSTART)
   rate = value("dram__bytes.sum.per_second", 1e9, "%.0f")
@@ -40,7 +41,10 @@ function value(name, scale, form,    text) {
   share = rate != "-" && memcpy > 0 ? sprintf("%.2f", rate / memcpy) : "-"
   flight = rate != "-" && sms > 0 ? sprintf("%.0f", rate * 700 / sms / 1024) : "-" # GB/s x ns are bytes
   bound = peak == "-" ? "-" : peak + 0 >= 75 ? "DRAM" : busy != "-" && busy + 0 >= 60 ? "instructions" : "latency"
-  printf "| `%s` %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", kernel, f[at["Grid Size"]],
+  grid = f[at["Grid Size"]]
+  gsub(/[() ]/, "", grid)
+  sub(/(,1)+$/, "", grid)
+  printf "| `%s` | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", kernel, grid,
     value("gpu__time_duration.sum", 1e3, "%.1f"), rate, share, peak, flight, bound,
     value("sm__warps_active.avg.pct_of_peak_sustained_active", 1, "%.0f"), value("launch__registers_per_thread", 1, "%.0f")
 }

@@ -468,9 +468,12 @@ int gpu_check(gpu_context *b, const gpu_check_options *o) {
     wrong += !check_beyond_4g(b);
   printf("%lld programs had tiles of the bulk copy engine, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,
          (long long)c.wide);
-  printf("%s: %lld cases of %s%s, %lld wrong\n", b->info.name, (long long)o->cases,
-         o->kind != NULL ? o->kind : "copies, conversions, spans, casts, selections, memset and storage",
-         o->large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
+  const char *kinds = o->kind != NULL ? o->kind : "copies, conversions, spans, casts, selections, memset and storage";
+  if (o->cases > 0)
+    printf("%s: %lld cases of %s%s, %lld wrong\n", b->info.name, (long long)o->cases, kinds,
+           o->large ? ", and offsets beyond 4 GiB" : "", (long long)wrong);
+  else
+    printf("%s: %d case of offsets beyond 4 GiB, %lld wrong\n", b->info.name, o->large, (long long)wrong);
   gpu_context_free(b, c.from);
   gpu_context_free(b, c.to);
   free(c.source);

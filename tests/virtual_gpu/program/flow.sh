@@ -37,7 +37,8 @@ done
 echo '"ID","Process ID","Kernel Name","Grid Size","gpu__time_duration.sum","dram__bytes.sum.per_second",'\
 '"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed","sm__throughput.avg.pct_of_peak_sustained_elapsed"'
 echo '"","","","","ns","byte/s","%","%"'
-echo '"0","7","void rs_copy<int, (bool)1>(const A *, long)","(132, 1, 1)","1,000,500","2,500,000,000,000","52.5","61.0"'
+echo '"0","7","void <unnamed>::rs_copy<int, (bool)1>(const A *, long)","(132, 1, 1)","1,000,500",'\
+'"2,500,000,000,000","52.5","61.0"'
 TEXT
 cat >tools/nvidia-smi <<'TEXT'
 #!/usr/bin/env bash
@@ -96,15 +97,16 @@ result=$(echo results/*-virtual-gpu-of-a-test)
   fault "$(ls "$result")"
 holds() { grep -qE -- "$2" "$result/$1" || fault "no '$2' in $1: $(head -c 600 "$result/$1")"; }
 holds report.md '^# 2026-01-31, virtual GPU 0$'; holds report.md '^Command: `./run gpu --skip .*`, commit abc123 <&>'
-holds report.md '^\| verify-graph \| passed'; holds report.md 'driver 580.159.04'
+holds report.md '^\| verify-graph \| passed'; holds report.md '[.] Driver 580.159.04'
 holds report.md '!\[.*\]\(throughput.svg\)'
 holds report.md '^start of a process: [0-9]+ ms, then [0-9]+ ms, then [0-9]+ ms, the last'
 holds log.txt '^        Idle : Active'; holds log.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
 holds log.txt '^==> sweep-direct: '
 if [ -n "$micro" ]; then
-  holds report.md '^\| .rs_copy<int, .bool.1>. .132, 1, 1. \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
-  holds report.md '^\| gpu_copy_shifted/4096 \| 64 KiB, never \| [0-9.]+ \|'
-  holds report.md '^\| gpu_copy_interleaved/4 \| by size, wherever it can, leap 32 \| [0-9.]+ \|'
+  holds report.md '^\| .rs_copy<int, .bool.1>. \| 132 \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
+  holds report.md '^\| tiles, engine \| runs/256 \| runs/4096 \| runs/16384 \| shifted/4096 \| interleaved/4 \| '
+  holds report.md '^\| 64 KiB, never \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| - \| - \|$'
+  holds report.md '^\| by size, wherever it can, leap 32 \| - \| - \| - \| - \| [0-9.]+ \| [0-9.]+ \|$'
   holds report.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LEAP=[0-9]+ RESHARD_CU'
   "$micro" --benchmark_list_tests --benchmark_filter=^gpu_ | sed 's/.iterations.*//' >rows
   [ "$(wc -l <rows)" -gt 30 ] || fault "rows: $(cat rows)"
@@ -159,7 +161,8 @@ says '>GB/s of the tensor'
 rm -r results
 # Without reshard_micro its steps say so, and all others go on.
 RESHARD_MICRO_PROGRAM='' expect 0 gpu --only bench,tiles,torch,nvidia-smi
-[ "$(grep -c "lacking - no reshard_micro in ${RESHARD_PROGRAM%/*}\$" out)" = 2 ] || fault "$(cat out)"
+place=${RESHARD_PROGRAM%/*} # paths are from the root on
+[ "$(grep -c "lacking - no reshard_micro in .*${place##*/}\$" out)" = 2 ] || fault "$(cat out)"
 says ' bench: lacking'; says ' tiles: lacking'; says ' nvidia-smi: '
 [ -z "$python" ] || grep -q '^single operations are left out: no reshard_micro in ' results/*/log.txt ||
   fault "$(cat results/*/log.txt)"
@@ -232,6 +235,7 @@ RESHARD_GPU_PROGRAM=$PWD/dies RESHARD_MICRO_PROGRAM=$PWD/dies run gpu --only ben
 says '^\| box copy, runs of 4 KiB .* 1.01 \| <= 1.02 \| met'
 says '^\| box copy, runs of 32 B .* 1.3 \| <= 1.25 \| short'
 says '^\| box copy, runs of 256 B .* not measured'
+says ' bench: FAILED.* gpu_copy_runs/256: ENDED THE PROGRAM, status 137'
 grep -q '^| gpu_copy_runs/256 .* ended the program' results/*-2/report.md || fault "$(cat results/*-2/report.md)"
 [ "$(cat results/*-2/measured.jsonl)" = '{"step": "bench", "measured": {}}' ] ||
   fault "$(cat results/*-2/measured.jsonl)"
@@ -248,7 +252,7 @@ echo hangs
 for ((;;)); do sleep 100; done
 TEXT
 PATH=$PWD/tools:$PATH expect 0 gpu --only probe-ncu,kernels-spans # a probe's hang is no failure
-says ' probe-ncu: not done, [234] s - did not end within 2 s: hangs'; says 'kernels-spans: passed'
+says ' probe-ncu: not done, [0-9]+ s - did not end within 8 s: hangs'; says 'kernels-spans: passed'
 running() { # processes of this test's runs
   local at
   for at in $(grep -lsa 'RESHARD_GPU_RUN=gpu-' /proc/[0-9]*/environ); do
