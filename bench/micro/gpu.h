@@ -40,7 +40,8 @@ typedef struct gpu_timed_work {
   void *user; /* [sets], each of so many bytes */
   size_t size;
 } gpu_timed_work;
-/* Medians of n pieces of work, in turns, each over all sets of buffers; one turn to warm up. */
+/* Medians of n pieces of work, in turns, each over all sets of buffers; one turn to warm up. Work that takes the
+ * host long has few turns. */
 void gpu_row_measure(gpu_row *x, int64_t sets, int n, const gpu_timed_work *runners, double *seconds);
 
 /* The GPU's own copy of a whole set. */

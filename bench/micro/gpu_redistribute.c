@@ -1,5 +1,6 @@
 /* A DTensor there and back, rows to columns to rows, by 4 ranks that are threads of one GPU: in new memory each time,
- * which the sharders' pools have kept. The time is that of one way, by the host's clock; the memcpy's is by events. */
+ * which the sharders' pools have kept. The time is that of one of WAYS ways, by the host's clock, so that of the host's
+ * work only the first way's is in it; host_us is that. The memcpy's is by events. */
 #include "bench/micro/gpu.h"
 
 #include "bench/launch/rank_threads.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 4 };
+enum { RANKS = 4, WAYS = 8 };
 
 typedef struct redistribute_bench {
   gpu_context *b;
@@ -21,7 +22,7 @@ typedef struct redistribute_bench {
   reshard_dtensor tensor[RANKS];
   void *stream[RANKS];
   int64_t side;
-  double end[RANKS];
+  double given[RANKS], end[RANKS]; /* seconds: the first way is given to the stream, all are done */
 } redistribute_bench;
 
 static void check_rank(int64_t rank, reshard_status status) {
@@ -91,24 +92,33 @@ static void move_rank(void *user, int64_t r) {
   redistribute_bench *w = user;
   rank_pool_barrier(w->pool, true);
   place_rank(w, r, 1);
-  place_rank(w, r, 0);
+  w->given[r] = rs_seconds() - rank_pool_opened(w->pool);
+  for (int way = 1; way < WAYS; way++)
+    place_rank(w, r, 1 - way % 2);
   check_rank(r, w->b->gpu->streams->synchronize(w->b->gpu, w->stream[r]));
   w->end[r] = rs_seconds() - rank_pool_opened(w->pool);
 }
 
-/* Median seconds of one way, by the clock of the host, until the last rank's stream is empty. */
-static double time_moves(const gpu_row *x, redistribute_bench *w) {
+static double last_of(const double *seconds) {
+  double most = 0;
+  for (int r = 0; r < RANKS; r++)
+    most = fmax(most, seconds[r]);
+  return most;
+}
+
+/* Median seconds of one way, until the last rank's stream is empty, and those of the host for the first. */
+static double time_moves(const gpu_row *x, redistribute_bench *w, double *host) {
   int64_t n = rs_max(x->turns, 1);
-  double *times = cli_alloc(n, sizeof *times);
+  double *times = cli_alloc(2 * n, sizeof *times);
   for (int64_t i = x->turns > 0 ? -2 : 0; i < n; i++) {
     rank_pool_run(w->pool, RANKS, move_rank, w);
-    double most = 0;
-    for (int r = 0; r < RANKS; r++)
-      most = fmax(most, w->end[r]);
-    if (i >= 0)
-      times[i] = most / 2;
+    if (i < 0)
+      continue;
+    times[i] = last_of(w->end) / WAYS;
+    times[n + i] = last_of(w->given);
   }
   double median = cli_median(times, n);
+  *host = cli_median(times + n, n);
   free(times);
   return median;
 }
@@ -124,12 +134,13 @@ static int redistribute_4_ranks(void *row) {
   int64_t bytes = w.side * w.side * (int64_t)sizeof(float);
   gpu_buffers s = gpu_buffers_create_one(b, bytes, bytes);
   gpu_memcpy plain = {b, s.to, s.from, bytes};
-  double copied;
+  double copied, host;
   for (int64_t r = 0; r < RANKS; r++)
     gpu_context_to_gpu(b, local_data(&w, r), s.host + r * (bytes / RANKS), bytes / RANKS);
   gpu_row_measure(x, 1, 1, &(gpu_timed_work){gpu_memcpy_run, &plain, sizeof plain}, &copied);
-  gpu_row_set(x, bytes, time_moves(x, &w));
+  gpu_row_set(x, bytes, time_moves(x, &w, &host));
   gpu_row_add_memcpy(x, copied);
+  gpu_row_add(x, "host_us", 1e6 * host);
   rank_pool_run(w.pool, RANKS, place_columns, &w);
   bool right = has_columns(&w, &s);
   if (!right)
