@@ -120,7 +120,7 @@ static reshard_status open_copy(rs_box_tables *tables, const rs_copies *copies, 
   c->n = rs_axes_merge(n, loops, copy->run, to, kept, &c->run);
   c->run *= copy->run;
   for (int i = 0; i < c->n; i++)
-    c->loop[i] = (rs_box_loop){kept[i].n, kept[i].src, kept[i].dst, 1, 0, 0};
+    c->loop[i] = (rs_box_loop){kept[i].n, kept[i].src, kept[i].dst, 1, 0, 0, 0};
   c->grain = find_grain(c);
   return RESHARD_SUCCESS;
 }
@@ -225,7 +225,6 @@ static void choose_tiles(tiled_copy *c, const rs_box_policy *policy, int64_t til
 
 /* --- Tiles --- */
 
-static int64_t blocks_of(const rs_box_loop *loop) { return rs_ceil_div(loop->n + loop->skew, loop->block); }
 static int64_t begin_of(const rs_box_loop *loop) { return rs_max(loop->at * loop->block - loop->skew, 0); }
 static int64_t steps_of(const rs_box_loop *loop) {
   return rs_min((loop->at + 1) * loop->block - loop->skew, loop->n) - begin_of(loop);
@@ -261,22 +260,40 @@ reshard_status rs_box_too_many_tiles(void) {
                   RS_BOX_TILE_MOST);
 }
 
-static reshard_status count_tiles(const tiled_copy *c, int64_t *n) {
+/* Counts blocks of loops, once: a division each. */
+static reshard_status count_tiles(tiled_copy *c, int64_t *n) {
   *n = c->piece > 0 ? rs_ceil_div(c->run, c->piece) + 1 : 1;
-  for (int k = 0; k < c->n; k++)
-    if (!rs_mul(*n, blocks_of(&c->loop[k]), n) || *n > INT32_MAX)
+  for (int k = 0; k < c->n; k++) {
+    rs_box_loop *loop = &c->loop[k];
+    loop->blocks = rs_ceil_div(loop->n + loop->skew, loop->block);
+    if (!rs_mul(*n, loop->blocks, n) || *n > INT32_MAX)
       return rs_box_too_many_tiles();
+  }
   return *n > INT32_MAX ? rs_box_too_many_tiles() : RESHARD_SUCCESS;
 }
 
 /* To the next block; false behind the last one. */
 static bool next_block(tiled_copy *c) {
   for (int k = c->n - 1; k >= 0; k--) {
-    if (++c->loop[k].at < blocks_of(&c->loop[k]))
+    if (++c->loop[k].at < c->loop[k].blocks)
       return true;
     c->loop[k].at = 0;
   }
   return false;
+}
+
+/* Adds a tile for each block of the outermost loop of a tile, the first one that next_block goes to. */
+static rs_box_tile *add_row(tiled_copy *c, const char *src, char *dst, uint32_t shape, int64_t inner,
+                            rs_box_tile *next) {
+  rs_box_loop *out = &c->loop[c->out];
+  for (int64_t steps; out->at < out->blocks; out->at++) {
+    steps = steps_of(out);
+    *next++ = (rs_box_tile){src, dst, shape, (uint32_t)(steps | inner)};
+    src += steps * out->src;
+    dst += steps * out->dst;
+  }
+  out->at--;
+  return next;
 }
 
 static reshard_status add_tiles(rs_box_tables *tables, tiled_copy *c) {
@@ -304,11 +321,11 @@ static reshard_status add_tiles(rs_box_tables *tables, tiled_copy *c) {
     } else if (c->nfold == 0) {
       *next++ = (rs_box_tile){src, dst, RS_BOX_CONTIGUOUS, (uint32_t)c->run};
     } else {
-      int64_t steps = steps_of(&c->loop[c->out]), inner = c->nfold > 1 ? steps_of(&c->loop[c->inner]) : 0;
+      int64_t inner = c->nfold > 1 ? steps_of(&c->loop[c->inner]) : 0;
       if (inner != inner_steps)
         RS_TRY(find_shape(tables, c, &shape));
       inner_steps = inner;
-      *next++ = (rs_box_tile){src, dst, shape, (uint32_t)(c->class == RS_BOX_TRANSPOSES ? steps | inner << 16 : steps)};
+      next = add_row(c, src, dst, shape, c->class == RS_BOX_TRANSPOSES ? inner << 16 : 0, next);
     }
   } while (next_block(c));
   tables->tile[c->class].n = next - tables->tile[c->class].at;

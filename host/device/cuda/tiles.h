@@ -20,9 +20,10 @@ enum { RS_BOX_BULK_FROM = 4 << 20, RS_BOX_LEAP = 16 /* leaves half a sector or m
 /* A loop of a copy while it is cut. */
 typedef struct rs_box_loop {
   int64_t n, src, dst;
-  int64_t block; /* steps of a tile */
-  int64_t skew;  /* steps that are missing in the first block */
-  int64_t at;    /* block */
+  int64_t block;  /* steps of a tile */
+  int64_t skew;   /* steps that are missing in the first block */
+  int64_t blocks; /* count_tiles */
+  int64_t at;     /* block */
 } rs_box_loop;
 
 /* Tiles of a class that follow one another, of one peer's sources. */
