@@ -13,8 +13,8 @@ from ._core import Comm, Layout, _create_nccl, _nccl_id, from_nccl, node
 from ._errors import Error, UnsupportedError
 
 
-def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
-    """A communicator of an mpi4py communicator, whose processes are of one node. Collective over it.
+def from_mpi(comm: Any, *, timeout: float | None = None, device: Any = None) -> Comm:
+    """A communicator of an mpi4py communicator, whose processes are of one node. Collective over it. device: as of `node`.
 
     Nothing of MPI is used but one Allgather, here: any MPI will do.
     """
@@ -25,7 +25,7 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Comm:
         comm.Allgather(mine, everything)
         return bytes(everything)
 
-    return node(n, comm.Get_rank(), gather, timeout=timeout)
+    return node(n, comm.Get_rank(), gather, timeout=timeout, device=device)
 
 
 def _open_nccl() -> None:
@@ -39,7 +39,7 @@ def _open_nccl() -> None:
             return
 
 
-def _own_nccl(store: Any, n: int, rank: int, timeout: float | None) -> Comm:
+def _own_nccl(store: Any, n: int, rank: int, timeout: float | None, device: Any) -> Comm:
     """A new communicator of NCCL, whose id rank 0 passes on by the store of the group, or its error."""
     _open_nccl()
     key = f"reshard/id/{store.add(f'reshard/made/{rank}', 1)}"  # as many on each rank
@@ -51,16 +51,16 @@ def _own_nccl(store: Any, n: int, rank: int, timeout: float | None) -> Comm:
     told = bytes(store.get(key))
     if told[:1] != b".":
         raise UnsupportedError("rank 0: " + told.decode())
-    return _create_nccl(told[1:], n, rank, timeout)
+    return _create_nccl(told[1:], n, rank, timeout, device)
 
 
-def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool = False) -> Comm:
+def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool = False, device: Any = None) -> Comm:
     """A communicator of a group of torch.distributed (None: the default group). Collective over it.
 
-    - gloo: of one node, by the all-gather of the group.
-    - nccl: its own, on the current GPU, by the store of the group. borrow: that of the group, which has to be there: a
-      collective was made before. It lives as long as the group, and calls of both are launched in one order on all
-      ranks. Not run: no GPU was at hand.
+    - gloo: of one node, by the all-gather of the group. device: a GPU for the arrays of this rank; None: the CPU.
+    - nccl: its own, by the store of the group. device: None: the current GPU. borrow: that of the group, which has to be
+      there: a collective was made before. It lives as long as the group, and calls of both are launched in one order on
+      all ranks.
     """
     import torch
     import torch.distributed as dist
@@ -68,12 +68,12 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
     backend = dist.get_backend(group)
     whole = group if group is not None else dist.group.WORLD
     if backend == "nccl" and borrow:
-        return from_nccl(whole._get_backend(torch.device("cuda"))._comm_ptr(), timeout=timeout)
+        return from_nccl(whole._get_backend(torch.device("cuda"))._comm_ptr(), timeout=timeout, device="cuda" if device is None else device)
     if backend not in ("gloo", "nccl") or borrow:
         raise UnsupportedError(f"a group of {backend}, borrow={borrow}: groups of gloo and nccl are taken, those of nccl also with borrow=True")
     n, rank = dist.get_world_size(group), dist.get_rank(group)
     if backend == "nccl":
-        return _own_nccl(dist.distributed_c10d._world.pg_map[whole][1], n, rank, timeout)
+        return _own_nccl(dist.distributed_c10d._world.pg_map[whole][1], n, rank, timeout, "cuda" if device is None else device)
 
     def gather(mine: Any) -> list[Any]:
         everything: list[Any] = [None] * n
@@ -83,7 +83,7 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
     hosts = sorted(set(gather(os.uname().nodename)))
     if len(hosts) > 1:
         raise UnsupportedError(f"ranks on {len(hosts)} nodes ({', '.join(hosts)}): use from_mpi")
-    return node(n, rank, gather, timeout=timeout)
+    return node(n, rank, gather, timeout=timeout, device=device)
 
 
 def mesh_layout(shape: Sequence[int], world: int, mesh: Sequence[int], ranks: Sequence[int], placements: Sequence[str],

@@ -90,7 +90,7 @@ Array asked(nb::handle t, const What &what) {
   const Shape strides = nb::cast<Shape>(t.attr("stride")());
   for (size_t d = 0; d < shape.size(); d++)
     a.shape[d] = shape[d], a.strides[d] = strides.at(d);
-  a.gpu = on == "cuda" ? nb::cast<int>(device.attr("index")) : -1;
+  a.gpu = on == "cuda" ? nb::cast<int>(device.attr("index")) : ON_CPU;
   a.data = address_of(t.attr("data_ptr")());
   return a;
 }
@@ -147,7 +147,7 @@ Array cuda_array(nb::handle object, const What &what) {
   const nb::object described = nb::module_::import_("types").attr("SimpleNamespace")(
       "__array_interface__"_a = object.attr("__cuda_array_interface__"));
   Array a = numpy_array(nb::module_::import_("numpy").attr("asarray")(described), what);
-  a.owner = nb::borrow(object), a.gpu = 0;
+  a.owner = nb::borrow(object), a.gpu = ON_SOME_GPU;
   return a;
 }
 
@@ -165,7 +165,7 @@ Array exported_array(nb::handle object, const What &what) {
   int device = view.device_type();
   if (device != nb::device::cpu::value && device != nb::device::cuda::value && device != nb::device::cuda_host::value)
     unsupported(what, ": memory of a device that DLPack numbers ", device);
-  a.gpu = device == nb::device::cuda::value ? int(view.device_id()) : -1;
+  a.gpu = device == nb::device::cuda::value ? int(view.device_id()) : ON_CPU;
   for (int d = 0; d < a.ndim; d++)
     a.shape[d] = int64_t(view.shape(size_t(d))), a.strides[d] = view.stride(size_t(d));
   a.data = const_cast<void *>(view.data());
@@ -249,7 +249,18 @@ nb::object numpy_in(reshard_tensor tensor, const Array &a) {
   return numpy_over(a, owner);
 }
 
-nb::object exchange_in(nb::handle type, reshard_tensor tensor) {
+nb::object dlpack_in(reshard_tensor tensor, const Array &a, nb::handle stream) {
+  nb::capsule storage(reshard_tensor_retain(tensor),
+                      [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
+  const std::vector<size_t> shape(a.shape, a.shape + a.ndim);
+  const nb::dlpack::dtype type = {uint8_t(codes[a.dtype]), uint8_t(8 * reshard_dtype_size(a.dtype)), 1};
+  return nb::cast(nb::ndarray<nb::array_api>(a.data, shape.size(), shape.data(), nb::make_tuple(stream, storage),
+                                             nullptr, type, nb::device::cuda::value, a.gpu));
+}
+
+nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &a, nb::handle stream) {
+  if (a.gpu != ON_CPU && !nb::hasattr(stream, "cuda_stream")) // it may end before the tensor; torch's do not
+    return nb::module_::import_("torch").attr("from_dlpack")(dlpack_in(tensor, a, stream));
   void *object = nullptr;
   if (exchange_of(type)->take(got<void *>(reshard_tensor_to_dlpack, tensor, 1), &object) != 0)
     nb::raise_python_error();
@@ -275,7 +286,7 @@ std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buf
 }
 
 // One array, where `want` is due.
-Array taken(const Array &want, nb::handle object, const What &what, bool write, bool gpu) {
+Array taken(const Array &want, nb::handle object, const What &what, bool write, int gpu) {
   const bool nothing = want.elements() == 0;
   Array a;
   a.dtype = want.dtype;
@@ -288,8 +299,11 @@ Array taken(const Array &want, nb::handle object, const What &what, bool write, 
     invalid(what, ": shape ", shape_text(a.ndim, a.shape), ", where ", shape_text(want.ndim, want.shape), " is due");
   if (write && !a.writable)
     invalid(what, ": read-only, and a destination");
-  if ((a.gpu >= 0) != gpu)
-    invalid(what, ": on ", gpu ? "the CPU" : "a GPU", ", and the communicator is of ", gpu ? "GPUs" : "the CPU");
+  if ((a.gpu == ON_CPU) != (gpu == ON_CPU))
+    invalid(what, ": on ", gpu != ON_CPU ? "the CPU" : "a GPU", ", and the communicator is of ",
+            gpu != ON_CPU ? "GPUs" : "the CPU");
+  if (a.gpu >= 0 && gpu >= 0 && a.gpu != gpu)
+    invalid(what, ": on GPU ", a.gpu, ", and the communicator is on GPU ", gpu);
   if (want.flat && want.elements() > 1 && a.strides[0] != 1)
     invalid(what, ": elements ", a.strides[0], " apart; a flat piece is contiguous");
   a.flat = want.flat;
@@ -324,7 +338,7 @@ static std::vector<Array> with_scales(const Wanted &w, int64_t rank) {
   return all;
 }
 
-Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu) {
+Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, int gpu) {
   Side out;
   const bool one = wanted.size() == 1 && wanted[0].block == nullptr && wanted[0].layout->buffers(rank).size() == 1;
   const std::vector<nb::object> list = per_entry(given, wanted.size(), one, side, rank);

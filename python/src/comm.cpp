@@ -17,6 +17,25 @@ int64_t milliseconds(Timeout timeout) {
   return timeout ? std::max<int64_t>(1, int64_t(*timeout * 1000)) : 0;
 }
 
+// A GPU by "cuda:1", torch.device, or its number; no handle for the CPU.
+struct Place {
+  explicit Place(nb::handle given, int threads = 0) : name(given.is_none() ? "cpu" : str_of(given)) {
+    if (!given.is_none() && PyLong_Check(given.ptr()))
+      name = "cuda:" + name;
+    if (name == "cpu")
+      return;
+    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
+    options.threads = threads;
+    device = got<reshard_device>(reshard_device_create, c_text(name, "device"), &options);
+    gpu = got<reshard_device_info>(reshard_device_get_info, device).index;
+  }
+  Place(const Place &) = delete;
+  ~Place() { reshard_device_release(device); }
+  std::string name;
+  reshard_device device = nullptr;
+  int gpu = ON_CPU;
+};
+
 struct Gather { // an all-gather of the caller's, in Python
   nb::object call;
   int64_t n;
@@ -37,12 +56,13 @@ reshard_status gather(void *user, const void *mine, size_t bytes, void *all) {
 int poll_signals(void *) { return syscall(SYS_gettid) == getpid() ? in_python(1, check_signals) : 0; }
 
 Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::object allgather, Timeout timeout,
-                const std::string &job) {
+                const std::string &job, nb::handle device) {
+  const Place place(device);
   const bool given = !allgather.is_none();
   if (given != n.has_value() || given != rank.has_value())
     invalid("node(n, rank, allgather): all three, or none: node() reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT");
   reshard_node_options options = RESHARD_NODE_OPTIONS_DEFAULTS;
-  options.timeout_ms = milliseconds(timeout);
+  options.timeout_ms = milliseconds(timeout), options.device = place.device;
   options.job = job.empty() ? nullptr : c_text(job, "job");
   reshard_rendezvous meeting = RESHARD_RENDEZVOUS_DEFAULTS;
   if (given)
@@ -55,23 +75,27 @@ Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::objec
   return new Comm({waited<reshard_comm>(reshard_comm_create_node, meeting.n, meeting.rank,
                                         given ? gather : reshard_rendezvous_allgather,
                                         given ? static_cast<void *>(&g) : static_cast<void *>(&meeting), &options)},
-                  false, false);
+                  false, place.gpu);
 }
 
-Comm *make_local(int64_t n, int threads, Timeout timeout) {
+Comm *make_local(int64_t n, int threads, Timeout timeout, nb::handle device) {
   if (n < 1)
     invalid("local(", n, "): 1 rank or more");
+  const Place place(device);
   reshard_local_options options = RESHARD_LOCAL_OPTIONS_DEFAULTS;
+  options.devices = &place.device, options.ndevices = place.gpu == ON_CPU ? 0 : 1;
   options.threads = threads, options.timeout_ms = milliseconds(timeout);
   std::vector<reshard_comm> comms(static_cast<size_t>(n));
   check(reshard_comm_create_local(n, &options, comms.data()));
-  return new Comm(std::move(comms), true, false);
+  return new Comm(std::move(comms), true, place.gpu);
 }
 
-Comm *from_nccl(nb::object comm, Timeout timeout) {
+Comm *from_nccl(nb::object comm, Timeout timeout, nb::handle device) {
+  const Place place(device);
   void *handle = address_of(nb::getattr(comm, "ptr", comm));
   nb::module_::import_("reshard._groups").attr("_open_nccl")();
-  return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, nullptr, milliseconds(timeout))}, false, true);
+  return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, place.device, milliseconds(timeout))}, false,
+                  place.device != nullptr ? place.gpu : ON_SOME_GPU);
 }
 
 nb::bytes nccl_id() {
@@ -79,11 +103,13 @@ nb::bytes nccl_id() {
   check(reshard_nccl_unique_id(id));
   return nb::bytes(id, sizeof id);
 }
-Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, Timeout timeout) {
+Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, Timeout timeout, nb::handle device) {
   if (id.size() != RESHARD_NCCL_ID_BYTES)
     invalid("an id of NCCL of ", id.size(), " bytes");
-  return new Comm({waited<reshard_comm>(reshard_comm_create_nccl, id.c_str(), n, rank, nullptr, milliseconds(timeout))},
-                  false, true);
+  const Place place(device);
+  return new Comm(
+      {waited<reshard_comm>(reshard_comm_create_nccl, id.c_str(), n, rank, place.device, milliseconds(timeout))}, false,
+      place.gpu);
 }
 
 Shape numbers_of(Comm &comm, nb::handle given, const char *what) { // of each rank here
@@ -108,7 +134,7 @@ Any split(Comm &comm, nb::handle colors, nb::handle keys) {
   for (auto &[of, all] : groups) {
     std::sort(all.begin(), all.end(),
               [](reshard_comm a, reshard_comm b) { return reshard_comm_rank(a) < reshard_comm_rank(b); });
-    made[of] = nb::cast(new Comm(all, comm.local, comm.streams), nb::rv_policy::take_ownership);
+    made[of] = nb::cast(new Comm(all, comm.local, comm.gpu), nb::rv_policy::take_ownership);
   }
   nb::list result;
   for (size_t i = 0; i < n; i++)
@@ -121,26 +147,21 @@ Comm *shrink(Comm &comm, const Shape &lost) {
     unsupported("shrink of a local world: all of its ranks are in this process");
   reshard_comm sub = nullptr;
   run_in(comm, [&] { return reshard_comm_shrink(comm.handles[0], int64_t(lost.size()), lost.data(), &sub); });
-  return new Comm({sub}, false, comm.streams);
+  return new Comm({sub}, false, comm.gpu);
 }
 
-Any empty(const Shape &shape, nb::handle dtype, Comm &comm) {
+Any empty(const Shape &shape, nb::handle dtype, Comm &comm, nb::handle stream) {
   Use<Comm> in(comm);
-  if (comm.streams)
-    unsupported("empty on a communicator of GPUs: take the tensors of torch or CuPy");
+  void *on = stream_of(comm, stream);
   Array a;
   a.dtype = dtype_of(dtype), a.ndim = ndim_of(shape), a.writable = true;
   std::copy(shape.begin(), shape.end(), a.shape);
-  if (comm.device == nullptr && !comm.local) {
-    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
-    options.shared = options.threads = 1; // it moves nothing itself
-    comm.device = got<reshard_device>(reshard_device_create, "cpu", &options);
-  }
-  const Tensor tensor(
-      comm.local ? got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape)
-                 : got<reshard_tensor>(reshard_tensor_create_on, comm.device, a.dtype, a.ndim, a.shape, nullptr));
-  a.data = data_of(tensor.handle);
-  return numpy_in(tensor.handle, a);
+  const reshard_device device = device_of(comm);
+  const Tensor tensor(device == nullptr
+                          ? got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape)
+                          : got<reshard_tensor>(reshard_tensor_create_on, device, a.dtype, a.ndim, a.shape, on));
+  a.data = data_of(tensor.handle), a.gpu = comm.gpu;
+  return comm.streams() ? dlpack_in(tensor.handle, a, stream) : numpy_in(tensor.handle, a);
 }
 
 std::set<Comm *> open_comms; // what is left at exit is closed before the interpreter goes
@@ -167,8 +188,20 @@ std::string report(Comm &comm, int64_t last) { return printed(reshard_comm_repor
 
 } // namespace
 
-Comm::Comm(std::vector<reshard_comm> given, bool local, bool streams)
-    : handles(std::move(given)), local(local), streams(streams) {
+reshard_device device_of(Comm &comm) {
+  if (comm.gpu == ON_SOME_GPU)
+    unsupported("a communicator made by from_nccl without device=");
+  if (comm.device == nullptr && (!comm.local || comm.streams())) {
+    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
+    options.shared = comm.local ? 0 : 1;
+    options.threads = 1; // it moves nothing itself
+    const std::string name = comm.streams() ? "cuda:" + std::to_string(comm.gpu) : "cpu";
+    comm.device = got<reshard_device>(reshard_device_create, name.c_str(), &options);
+  }
+  return comm.device;
+}
+
+Comm::Comm(std::vector<reshard_comm> given, bool local, int gpu) : handles(std::move(given)), local(local), gpu(gpu) {
   for (reshard_comm handle : handles)
     check(reshard_comm_set_poll(handle, poll_signals, nullptr));
   open_comms.insert(this);
@@ -188,6 +221,7 @@ void Comm::close() {
     end_transfer(**transfers.begin());
   const std::vector<reshard_comm> ended = std::exchange(handles, {});
   auto ended_sharders = std::exchange(sharders, {});
+  const auto unused = std::exchange(used, {});
   nb::gil_scoped_release release;
   ended_sharders.clear();
   for (reshard_comm c : ended)
@@ -216,16 +250,19 @@ void bind_comm(nb::module_ &m) {
       .def("report", opened(&report), "last"_a = 0, "Where the ranks of this process are, as text.")
       .def_prop_ro("stats", opened(&stats));
   bind_closing(comm, "Ends its transfers, then itself. Closing twice is allowed.");
-  m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_n,
-        "n ranks of this process, driven by one thread.");
-  m.def("node", &make_node, "n"_n, "rank"_n, "allgather"_n, nb::kw_only(), "timeout"_n, "job"_a = "",
-        "One rank of a node's processes. Collective. allgather(bytes): the bytes of all; without it torchrun's names.");
-  m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_n,
-        "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed.");
+  m.def("local", &make_local, "n"_a, nb::kw_only(), "threads"_a = 0, "timeout"_n, "device"_n,
+        "n ranks of this process, driven by one thread. device: of their arrays, as \"cuda:1\"; None: the CPU.");
+  m.def("node", &make_node, "n"_n, "rank"_n, "allgather"_n, nb::kw_only(), "timeout"_n, "job"_a = "", "device"_n,
+        "One rank of a node's processes. Collective. allgather(bytes): the bytes of all; without it torchrun's names.\n"
+        "device: of this rank's arrays, as \"cuda:1\"; None: the CPU.");
+  m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_n, "device"_n,
+        "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed. device: the GPU that it is on,\n"
+        "which `empty` and `redistribute` want to know.");
   m.def("_nccl_id", &nccl_id);
-  m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_n);
-  m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a,
-        "A numpy array, not initialised, of storage that the other processes of the node read directly.");
+  m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_n, "device"_n);
+  m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a, nb::kw_only(), "stream"_n,
+        "A numpy array, not initialised, of storage that the other processes of the node read directly. Of a GPU an\n"
+        "object that has DLPack, in the order of stream.");
   m.def("_close_all", [] {
     while (!open_comms.empty())
       (*open_comms.begin())->close();

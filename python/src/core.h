@@ -175,6 +175,7 @@ inline void *address_of(nb::handle number) { return reinterpret_cast<void *>(nb:
 // By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's. None: other.
 reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other = RESHARD_DTYPE_NONE);
 const char *dtype_name(reshard_dtype dtype); // as torch and ml_dtypes have it
+enum { ON_CPU = -1, ON_SOME_GPU = -2 };      // in the place of a GPU's number; the second: nobody has told it
 // Memory of a numpy, torch, JAX, CuPy ... array: where it is, never a copy. owner keeps it.
 struct Array {
   void *data = nullptr;
@@ -183,7 +184,7 @@ struct Array {
   int64_t shape[RESHARD_MAX_DIMS] = {}, strides[RESHARD_MAX_DIMS] = {}; // in elements
   bool writable = false;
   bool flat = false; // of elements side by side: C takes it without strides
-  int gpu = -1;      // number of the GPU; -1: the CPU
+  int gpu = ON_CPU;  // number of the GPU
   nb::object owner;
   nb::ndarray<nb::ro> view; // the export, where it came by one
   nb::object torch;         // the tensor, where it is torch's: its storage can be freed under it
@@ -211,9 +212,12 @@ using Tensor = Owned<reshard_tensor, reshard_tensor_release>;
 inline char *data_of(reshard_tensor tensor) {
   return static_cast<char *>(got<reshard_tensor_info>(reshard_tensor_get_info, tensor).data);
 }
-nb::object numpy_over(const Array &memory, nb::handle owner);   // contiguous
-nb::object numpy_in(reshard_tensor tensor, const Array &part);  // of its storage, which it keeps
-nb::object exchange_in(nb::handle type, reshard_tensor tensor); // as an array of a type that has DLPack's exchange
+nb::object numpy_over(const Array &memory, nb::handle owner);  // contiguous
+nb::object numpy_in(reshard_tensor tensor, const Array &part); // of its storage, which it keeps
+// Of a GPU's storage, an object that has DLPack. It keeps the stream, in the order of which its memory goes.
+nb::object dlpack_in(reshard_tensor tensor, const Array &part, nb::handle stream);
+// As an array of a type that has DLPack's exchange.
+nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &part, nb::handle stream);
 
 // --- Layouts and plans ----------------------------------------------------------------------------------------------
 struct Layout : Owned<reshard_layout, reshard_layout_release> {
@@ -269,7 +273,7 @@ struct Wanted {
   const Shape *block = nullptr; // of values that have scales behind them
   reshard_dtype scales = RESHARD_DTYPE_NONE;
 };
-Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, bool gpu);
+Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const char *side, bool write, int gpu);
 
 // --- Communicators, and collective calls of all ranks that one stands for -------------------------------------------
 struct Transfer;
@@ -279,7 +283,7 @@ using Sharder = Owned<reshard_sharder, reshard_sharder_destroy>;
 
 // All ranks of a communicator that this object stands for: one of a node, n of a local world. Closed at exit.
 struct Comm {
-  Comm(std::vector<reshard_comm> handles, bool local, bool streams);
+  Comm(std::vector<reshard_comm> handles, bool local, int gpu);
   Comm(const Comm &) = delete;
   ~Comm() { close(); }
   void close(); // ends its transfers first; a call that waits in another thread returns with a PeerError
@@ -288,14 +292,18 @@ struct Comm {
   int64_t rank(size_t i) const { return reshard_comm_rank(handles.at(i)); }
   std::vector<reshard_comm> handles;                // none once it is closed
   std::map<int64_t, std::vector<Sharder>> sharders; // by limit; made with the first call of it
-  bool local, streams;
+  bool local;
+  int gpu; // that its arrays are on
+  bool streams() const { return gpu != ON_CPU; }
   reshard_device device = nullptr; // of `empty`, whose storage the node's processes read; NULL: none yet
   std::set<Transfer *> transfers;
-  int calls = 0; // that threads are in
+  std::map<void *, nb::object> used; // the callers' streams, which live as long as what is freed in their order
+  int calls = 0;                     // that threads are in
   static constexpr const char *noun = "communicator";
 };
 
-void *stream_of(const Comm &comm, nb::handle stream); // checked against the communicator's device
+void *stream_of(Comm &comm, nb::handle stream); // checked against the communicator's device, which keeps it
+reshard_device device_of(Comm &comm);           // of the arrays that are made on it; NULL: plain memory
 
 inline std::vector<int64_t> missing_of(reshard_comm handle) {
   std::vector<int64_t> missing(size_t(reshard_comm_size(handle)));

@@ -111,7 +111,7 @@ Layout whole_layout(const Array &a) { // on the one rank of a world
 void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out, int threads) {
   Use<Checkpoint> in(l.c);
   std::vector<Wanted> wanted{{&layout, l.whole.dtype, l.name}};
-  Side side = side_of(out, wanted, rank, "array", true, false);
+  Side side = side_of(out, wanted, rank, "array", true, ON_CPU);
   for (const Array &a : side.arrays)
     if (!a.contiguous())
       invalid("'", l.name, "': an array that is not contiguous; read into one that is");
@@ -241,7 +241,7 @@ void take(const std::string &name, nb::object value, std::list<Written> &all) {
     invalid(quoted, ": arrays of ", ranks.size(), " ranks for a layout of ", out.layout.world());
   out.wanted = {{&out.layout, RESHARD_DTYPE_NONE, c_text(name, "name")}};
   for (nb::handle one : ranks) {
-    out.ranks.push_back(side_of(one, out.wanted, int64_t(out.ranks.size()), "array", false, false));
+    out.ranks.push_back(side_of(one, out.wanted, int64_t(out.ranks.size()), "array", false, ON_CPU));
     for (const Array &a : out.ranks.back().arrays)
       if (!a.contiguous())
         invalid(quoted, ": an array that is not contiguous");

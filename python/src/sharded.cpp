@@ -9,8 +9,6 @@ const std::vector<Sharder> &sharders_of(Comm &comm, Limit limit) {
   std::vector<Sharder> &of = comm.sharders[limit_of(limit)];
   if (!of.empty())
     return of;
-  if (comm.streams)
-    unsupported("redistribute on a communicator of GPUs: use Transfer");
   reshard_sharder_options options = RESHARD_SHARDER_OPTIONS_DEFAULTS;
   options.workspace_limit = limit_of(limit);
   std::vector<Sharder> made(comm.handles.size());
@@ -34,7 +32,7 @@ Given take(Comm &comm, nb::handle arrays, std::vector<Wanted> wanted, bool write
   Given all{std::move(wanted), {}};
   for (const nb::object &given : of_ranks(comm, arrays, "arrays"))
     all.sides.push_back(
-        side_of(given, all.wanted, comm.rank(all.sides.size()), write ? "destination" : "source", write, comm.streams));
+        side_of(given, all.wanted, comm.rank(all.sides.size()), write ? "destination" : "source", write, comm.gpu));
   for (const Wanted &w : all.wanted)
     if (w.dtype == RESHARD_DTYPE_NONE)
       invalid("'", w.name, "': this rank gives no array, so no dtype; an array without elements tells it");
@@ -50,6 +48,7 @@ struct Tensors { // sharded ones of one rank; references that go with the scope
 void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given, size_t i, Tensors &own) {
   const int64_t rank = comm.rank(i);
   const Array *buffers = given.sides[i].arrays.data();
+  const reshard_device device = comm.streams() ? device_of(comm) : nullptr;
   for (const Wanted &w : given.wanted) {
     std::vector<Tensor> parts;
     std::vector<reshard_tensor> handles;
@@ -59,7 +58,7 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
       bool plain = w.layout->kind() == RESHARD_LAYOUT_FLAT || a.elements() == 0 || a.data == nullptr;
       char *data = static_cast<char *>(a.data);
       handles.push_back(got<reshard_tensor>(
-          reshard_tensor_wrap, w.dtype, w.layout->ndim(), info.shape, plain ? info.strides : a.strides,
+          reshard_tensor_wrap_on, device, w.dtype, w.layout->ndim(), info.shape, plain ? info.strides : a.strides,
           data != nullptr ? data + size_t(info.offset) * reshard_dtype_size(w.dtype) : nullptr, nullptr, nullptr));
       parts.emplace_back(handles.back());
     }
@@ -72,28 +71,47 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
   }
 }
 
-// One rank's value of a tensor, of numpy or of the type `like`: a list of its buffers for boxes, else the only one, or
-// numpy's None. Arrays that share a buffer are views of it, as the library makes them.
-nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
-                    nb::handle like) {
+// One rank's value of a tensor, of numpy (of a GPU with DLPack) or of the type `like`: a list of its buffers for boxes,
+// else the only one, or numpy's None. Arrays that share a buffer are views of it, as the library makes them.
+nb::object value_of(Comm &comm, reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
+                    nb::handle like, nb::handle stream) {
   nb::list values;
   for (Array a : layout.buffers(rank)) {
     reshard_tensor array = nullptr;
-    a.dtype = dtype, a.writable = true;
+    a.dtype = dtype, a.writable = true, a.gpu = comm.gpu;
     for (int64_t k = 0; a.elements() > 0 && a.data == nullptr; k++) {
       const reshard_array_info info = layout.array(rank, k);
       check(reshard_sharded_tensor_local(tensor, k, &array, nullptr));
       if (info.buffer == int64_t(nb::len(values)))
         a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
     }
-    const Tensor none(array != nullptr ? nullptr : got<reshard_tensor>(reshard_tensor_create, dtype, a.ndim, a.shape));
+    const Tensor none(array != nullptr ? nullptr
+                      : comm.streams() ? got<reshard_tensor>(reshard_tensor_create_on, device_of(comm), dtype, a.ndim,
+                                                             a.shape, nullptr)
+                                       : got<reshard_tensor>(reshard_tensor_create, dtype, a.ndim, a.shape));
     const reshard_tensor made = array != nullptr ? array : none.handle;
-    values.append(like.is_none() ? numpy_in(made, a) : exchange_in(like, made));
+    if (!like.is_none())
+      values.append(exchange_in(like, made, a, stream));
+    else
+      values.append(comm.streams() ? dlpack_in(made, a, stream) : numpy_in(made, a));
   }
   if (layout.kind() == RESHARD_LAYOUT_BOXES)
     return values;
   const bool named = layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0;
   return named || !like.is_none() ? nb::object(values[0]) : nb::none();
+}
+
+// The type of torch's tensors, where all that is given are such; else None.
+nb::object torch_type(const Given &given) {
+  nb::object type = nb::none();
+  for (const Side &side : given.sides)
+    for (const Array &a : side.arrays)
+      if (a.owner.is_valid()) {
+        if (!a.torch.is_valid())
+          return nb::none();
+        type = nb::borrow(a.torch.type());
+      }
+  return type;
 }
 
 Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, Limit limit, nb::handle stream,
@@ -129,11 +147,12 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
     return reshard_sharded_tensor_reshard_to_as(int64_t(n), sources[i].all.data(), layouts.data(), dtypes.data(), on,
                                                 made[i].all.data());
   });
+  const nb::object kind = like.is_none() && comm.streams() ? torch_type(given) : nb::borrow(like);
   nb::list results;
   for (size_t i = 0; i < ranks; i++) {
     nb::list values;
     for (size_t e = 0; e < n; e++)
-      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), dtypes[e], like));
+      values.append(value_of(comm, made[i].all[e], *to[e], comm.rank(i), dtypes[e], kind, stream));
     results.append(bare ? nb::object(values[0]) : values);
   }
   return for_ranks(comm, results);
@@ -145,6 +164,8 @@ using Tree = Owned<reshard_tree, reshard_tree_release>;
 void move_state(Comm &comm, nb::handle path, const std::vector<std::string> &names, nb::handle arrays,
                 nb::handle layouts, bool save, bool option, nb::handle dtype) {
   Use<Comm> in(comm);
+  if (comm.streams())
+    unsupported("files on a communicator of GPUs: save and load tensors of the CPU");
   reshard_state_save_options saving = RESHARD_STATE_SAVE_OPTIONS_DEFAULTS;
   reshard_state_load_options loading = RESHARD_STATE_LOAD_OPTIONS_DEFAULTS;
   saving.force = loading.partial = option;
@@ -181,7 +202,8 @@ void bind_sharded(nb::module_ &m) {
       "redistribute", &redistribute, "arrays"_a.none(), "src"_a, "dst"_a, "comm"_a, nb::kw_only(), "limit"_n,
       "stream"_n, "dtype"_n, "_like"_n,
       "Moves this rank's arrays of one tensor, or lists of them, from layout to layout. Collective. Returns new numpy\n"
-      "arrays, as `empty` makes them. limit: as of Plan. dtype: of the results, converted on the way.");
+      "arrays, as `empty` makes them; of torch's tensors on a GPU such. limit: as of Plan. dtype: of the results,\n"
+      "converted on the way.");
   m.def("_move_state", &move_state, "comm"_a, "path"_a, "names"_a, "arrays"_a, "layouts"_a, "save"_a, "option"_a,
         "dtype"_a.none() = nb::none());
 }

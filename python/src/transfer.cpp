@@ -3,17 +3,19 @@
 
 #include <tuple>
 
-void *stream_of(const Comm &comm, nb::handle stream) {
-  if (stream.is_none() == comm.streams)
-    invalid(comm.streams ? "no stream: a communicator of GPUs wants one (0 is the legacy default stream)"
-                         : "a stream, and the communicator is of the CPU, which has none");
+void *stream_of(Comm &comm, nb::handle stream) {
+  if (stream.is_none() == comm.streams())
+    invalid(comm.streams() ? "no stream: a communicator of GPUs wants one (0 is the legacy default stream)"
+                           : "a stream, and the communicator is of the CPU, which has none");
   if (stream.is_none())
     return nullptr;
   // Torch's, CuPy's, or a number.
   nb::object value = nb::getattr(stream, "cuda_stream", nb::getattr(stream, "ptr", nb::borrow(stream)));
   if (nb::hasattr(stream, "__cuda_stream__")) // (version, handle)
     value = nb::object(stream.attr("__cuda_stream__")())[1];
-  return address_of(value);
+  void *address = address_of(value);
+  comm.used[address] = nb::borrow(stream);
+  return address;
 }
 
 struct Transfer {
@@ -95,8 +97,8 @@ Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::hand
       sources.push_back({&e.src, e.dtype, e.name, e.block_of(e.dtype), e.scale_dtype});
       destinations.push_back({&e.dst, e.dst_dtype, e.name, e.block_of(e.dst_dtype), e.scale_dtype});
     }
-    const Side &from = all.src.emplace_back(side_of(srcs[i], sources, plan.rank, "source", false, comm.streams));
-    const Side &to = all.dst.emplace_back(side_of(dsts[i], destinations, plan.rank, "destination", true, comm.streams));
+    const Side &from = all.src.emplace_back(side_of(srcs[i], sources, plan.rank, "source", false, comm.gpu));
+    const Side &to = all.dst.emplace_back(side_of(dsts[i], destinations, plan.rank, "destination", true, comm.gpu));
     reshard_arrays &c = all.each[i];
     c.src = from.data.data(), c.src_strides = from.strides.data(), c.nsrc = int64_t(from.data.size());
     c.dst = to.data.data(), c.dst_strides = to.strides.data(), c.ndst = int64_t(to.data.size());

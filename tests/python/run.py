@@ -26,4 +26,4 @@ with tempfile.TemporaryDirectory() as scratch:
     # In place of a name of the user's, which would stay.
     where = ["--basetemp", os.path.join(scratch, "of_pytest"), "--rootdir", os.path.dirname(sys.argv[1])]
     status = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *where, sys.argv[1]], plugins=[passed])
-sys.exit(77 if status == 0 and passed.count == 0 else status)
+sys.exit(77 if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) and passed.count == 0 else status)

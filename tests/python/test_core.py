@@ -398,8 +398,8 @@ class Store:
 
 def test_a_group_of_nccl_lends_its_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = groups_of_nccl(monkeypatch, 0, None)
-    monkeypatch.setattr(groups, "from_nccl", lambda pointer, timeout: (pointer, timeout))
-    assert reshard.from_torch(borrow=True, timeout=3) == (4096, 3)
+    monkeypatch.setattr(groups, "from_nccl", lambda pointer, timeout, device: (pointer, timeout, device))
+    assert reshard.from_torch(borrow=True, timeout=3) == (4096, 3, "cuda")
 
 
 def test_a_group_of_nccl_passes_the_id_of_an_own_communicator_on_by_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +410,7 @@ def test_a_group_of_nccl_passes_the_id_of_an_own_communicator_on_by_its_store(mo
             monkeypatch.setattr(groups, "_nccl_id", lambda: bytes([turn]) * 128)
             monkeypatch.setattr(groups, "_create_nccl", lambda *a: made.append(a))
             reshard.from_torch(timeout=3)
-    assert made == [(bytes([turn]) * 128, 2, rank, 3) for turn in range(2) for rank in range(2)]
+    assert made == [(bytes([turn]) * 128, 2, rank, 3, "cuda") for turn in range(2) for rank in range(2)]
 
 
 def test_an_error_of_the_rank_that_makes_the_id_is_heard_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,6 +435,17 @@ def test_the_nccl_of_the_environment_is_opened_by_its_file(tmp_path: Path) -> No
     code = f"import sys; sys.path.append('{tmp_path}')\nimport reshard\nreshard.from_nccl(4096)"
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
     assert "UnsupportedError: the NCCL that is loaded has version code 1; 2.18" in done.stderr or "this build has no NCCL" in done.stderr, done.stderr
+
+
+def test_a_communicator_is_of_the_device_that_is_named() -> None:
+    for device in (None, "cpu"):
+        with reshard.local(2, device=device) as comm:
+            assert reshard.empty((2,), "f32", comm).shape == (2,)
+    with pytest.raises(reshard.InvalidError, match="tpu"):
+        reshard.local(1, device="tpu")
+    for none in ("cuda:99", 99):
+        with pytest.raises(reshard.UnsupportedError):
+            reshard.local(1, device=none)
 
 
 def test_a_stream_on_the_cpu_is_refused() -> None:
