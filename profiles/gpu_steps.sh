@@ -271,6 +271,14 @@ describe_gpu_state() {
   nvidia-smi -q -d CLOCK,PERFORMANCE,ECC,POWER,MEMORY,TEMPERATURE,UTILIZATION
 }
 
+# The tests of the Python module on a GPU, with the module in that directory, or the interpreter's own.
+check_module() { # DIRECTORY
+  local said
+  export PYTHONPATH=$1${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 RESHARD_TEST_GPU_SECONDS=50
+  said=$("$python" -c 'import reshard' 2>&1) || { echo "no Python module: $(tail -1 <<<"$said")"; return 77; }
+  "$python" tests/python/run.py tests/python/test_gpu.py
+}
+
 # The time that a program takes to start, look at the GPU and end.
 time_start() { # PROGRAM
   local begin=${EPOCHREALTIME/./}
