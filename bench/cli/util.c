@@ -37,6 +37,10 @@ void cli_at_exit(void (*end)(void *user, const char *why), void *user) {
   at_exit = end;
 }
 
+static bool threads_stay;
+
+void cli_leave_threads(void) { threads_stay = true; }
+
 static void print_line(const char *kind, char *text, const char *between, const char *behind) {
   for (char *at = text; *at != '\0'; at++)
     if (*at == '\n' || *at == '\r')
@@ -92,6 +96,10 @@ static _Noreturn void exit_with(int exit_status, const char *format, va_list arg
     print_error(text);
   if (temporary != NULL)
     unlink(temporary);
+  if (threads_stay) {
+    fflush(NULL);
+    _exit(exit_status);
+  }
   exit(exit_status);
 }
 

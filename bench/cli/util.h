@@ -22,6 +22,8 @@ _Noreturn void cli_exit(int exit_status, const char *format, ...) __attribute__(
 _Noreturn void cli_fail(reshard_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Before that line calls end(user, the line's text), by the thread that ends the program; once. NULL: nothing more. */
 void cli_at_exit(void (*end)(void *user, const char *why), void *user);
+/* From here on an error ends the process without what exit() calls: threads of a library still use what that frees. */
+void cli_leave_threads(void);
 /* From here on the line is printed by the first of all processes alone that share this word, 0 before. */
 void cli_tell_once(atomic_int *told);
 /* Prints that line and returns. */

@@ -97,6 +97,7 @@ static void create_nccl(void *user, int64_t local) {
 
 static void connect_nccl(session *s, reshard_comm *comms) {
   nccl_start j = {.s = s, .comms = comms};
+  cli_leave_threads(); /* NCCL's proxy frees memory of CUDA's when a rank is gone, also while exit() takes CUDA down */
   if (s->processes.me == 0)
     CLI_TRY("--comm nccl: ", reshard_nccl_unique_id(j.id));
   processes_share(&s->processes, j.id, sizeof j.id);
