@@ -88,19 +88,20 @@ __device__ bool is_ended(const rs_barrier &barrier) {
 /* Awaits the peers of a thread, and looks at all of them each time: behind one that never comes may be one with another
  * key. *rank: of that one, else of the first that is missing. The host's flag comes over its bus, which takes
  * longer than a poll: it is looked at now and then, and before a peer is called late. */
-__device__ outcome await_peers(const rs_barrier &barrier, uint32_t first, int64_t since, int64_t *rank) {
+__device__ outcome await_peers(const rs_barrier &barrier, uint32_t first, const rs_barrier_peer &mine, int64_t *rank) {
   for (uint32_t polls = 1;; polls++) {
     outcome found = CAME;
     for (uint32_t i = first; i < barrier.n; i = next_peer(barrier, i + THREADS)) {
-      const outcome one = look_at_peer(barrier, barrier.peers[i]);
+      const rs_barrier_peer peer = i == first ? mine : barrier.peers[i];
+      const outcome one = look_at_peer(barrier, peer);
       if (one > found) {
         found = one;
-        *rank = barrier.peers[i].rank;
+        *rank = peer.rank;
       }
     }
     if (found != MISSING)
       return found;
-    const bool late = barrier.timeout_ns > 0 && now_ns() - since > barrier.timeout_ns;
+    const bool late = barrier.timeout_ns > 0 && now_ns() - barrier.state->since > barrier.timeout_ns;
     if ((late || polls % LOOK_EVERY == 0) && is_ended(barrier))
       return ENDED;
     if (late)
@@ -118,17 +119,20 @@ __global__ void __launch_bounds__(THREADS) barrier_peers(RS_GRID_CONSTANT(rs_bar
   rs_barrier_state *state = barrier.state;
   rs_barrier_peer *peers = barrier.peers;
   const uint32_t first = next_peer(barrier, threadIdx.x);
+  /* Loads that do not wait for each other: what is behind the first load that acquires waits for that. */
+  const rs_barrier_peer mine = first < barrier.n ? peers[first] : rs_barrier_peer{};
+  const bool begins = threadIdx.x == 0 && state->since == 0;
   if (load_flag(barrier.closed) != 0)
     return;
-  if (threadIdx.x == 0 && state->since == 0)
+  for (uint32_t i = first; i < barrier.n; i = next_peer(barrier, i + THREADS)) {
+    const rs_barrier_peer peer = i == first ? mine : peers[i];
+    store_word(peer.theirs, static_cast<uint64_t>(barrier.key) << 32 | (peer.number + 1));
+  }
+  if (begins) /* behind what releases, which waits for stores before it */
     state->since = now_ns();
-  __threadfence_system();
-  for (uint32_t i = first; i < barrier.n; i = next_peer(barrier, i + THREADS))
-    store_word(peers[i].theirs, static_cast<uint64_t>(barrier.key) << 32 | (peers[i].number + 1));
   __syncthreads();
-  const int64_t since = state->since;
   int64_t rank = 0;
-  const outcome found = barrier.wait != 0 ? await_peers(barrier, first, since, &rank) : CAME;
+  const outcome found = barrier.wait != 0 ? await_peers(barrier, first, mine, &rank) : CAME;
   if (found == DIFFERS) { /* at once: the other threads may wait in vain, and leave when they see it */
     tell_host(barrier, -(1 + rank));
     store_flag(barrier.closed, 1);
@@ -137,7 +141,7 @@ __global__ void __launch_bounds__(THREADS) barrier_peers(RS_GRID_CONSTANT(rs_bar
   if (failed && __syncthreads_or(found == DIFFERS) == 0 && found == LATE)
     tell_host(barrier, 1 + rank);
   for (uint32_t i = first; i < barrier.n && !failed; i = next_peer(barrier, i + THREADS))
-    peers[i].number++;
+    peers[i].number = (i == first ? mine : peers[i]).number + 1;
   if (threadIdx.x != 0)
     return;
   state->since = 0;
