@@ -137,8 +137,8 @@ say "$gpu, commit $commit$built; $clocks"
 checker=${RESHARD_GPU_PROGRAM:-${program%/*}/reshard_gpu}
 micro=${RESHARD_MICRO_PROGRAM:-${program%/*}/reshard_micro}
 export program work micro python
-export -f check_module describe_gpu_state measure_collectives measure_rows measure_tiles nccl_processes \
-  profile_kernels run_tool time_start
+export -f check_module describe_gpu_state find_tool measure_collectives measure_rows measure_side_by_side \
+  measure_tiles nccl_processes profile_kernels run_tool time_start
 set_sizes
 find_micro
 plan

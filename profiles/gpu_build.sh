@@ -3,7 +3,7 @@
 find_tool() { # NAME: prints the path of a tool of NVIDIA's, if there is one
   local at
   for at in "$(command -v "$1")" "${CUDA_HOME:-/usr/local/cuda}/bin/$1" /usr/local/cuda/bin/"$1" \
-    /opt/nvidia/nsight-compute/*/"$1" /usr/local/cuda/compute-sanitizer/"$1"; do
+    /usr/local/nvidia/bin/"$1" /opt/nvidia/nsight-compute/*/"$1" /usr/local/cuda/compute-sanitizer/"$1"; do
     [ -x "$at" ] || continue
     # Follows a link to the toolkit, not one to a compiler cache.
     [[ $(realpath "$at") != */"$1" ]] || at=$(realpath "$at")

@@ -265,6 +265,33 @@ profile_kernels() { # TOOL REPORT ARGUMENT...
   "$1" --import "$2" --page raw --csv --print-units base
 }
 
+# Processes on one GPU take turns of milliseconds; under a server of MPS, which is this step's alone, they run at one
+# time. So a meeting is measured, by executes from a graph, with and without it; and a reshard beside the copy.
+measure_side_by_side() { # SIDE EXECUTES BENCH-COMMAND...
+  local mps server side=$1 n=$2 alone both bytes us ratio status=0
+  shift 2
+  mps=$(find_tool nvidia-cuda-mps-control)
+  [ -n "$mps" ] || { echo 'no nvidia-cuda-mps-control'; return 77; }
+  time_of() { # COMMAND...: bytes, us and ratio of its row
+    "$@" 2>&1 | tee -a "$work/side.txt" | awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $9 == 0 { print $1, $4, $8; done = 1 }
+      END { exit !done }'
+  }
+  read -r _ alone _ < <(time_of "$@" --ranks 2 --shape 64x64 -m "$n" -G)
+  server=$(mktemp -d "$work/mps.XXXXXX")
+  export CUDA_MPS_PIPE_DIRECTORY=$server CUDA_MPS_LOG_DIRECTORY=$server PATH=$PATH:${mps%/*}
+  "$mps" -d || { echo "$mps -d: status $?"; return 77; }
+  read -r bytes both _ < <(time_of "$@" --comm node --processes 2 --shape 64x64 -m "$n" -G) || status=1
+  [ "$status" != 0 ] || awk -v bytes="$bytes" -v both="$both" -v alone="$alone" 'BEGIN {
+    printf "meeting %.2f us bytes=%d execute_us=%s alone_us=%s\n", (both - alone) / 2, bytes, both, alone }'
+  read -r bytes us ratio < <(time_of "$@" --comm node --processes 2 --shape "${side}x$side" -m 8) || status=1
+  [ "$status" != 0 ] ||
+    awk -v b="$bytes" -v us="$us" -v x="$ratio" 'BEGIN {
+      printf "reshard %s us bytes=%d x_memcpy=%.3f\n", us, b, 1 / x }'
+  echo quit | timeout 5 "$mps" >/dev/null 2>&1
+  cat "$work/side.txt"
+  return "$status"
+}
+
 # Prints what nvidia-smi knows of clocks and why they are throttled, ECC, power and memory.
 describe_gpu_state() {
   command -v nvidia-smi >/dev/null || { echo 'no nvidia-smi'; return 77; }

@@ -48,6 +48,10 @@ case $1 in
 -q) echo '    Clocks Event Reasons'; echo '        Idle : Active' ;;
 esac
 TEXT
+cat >tools/nvidia-cuda-mps-control <<'TEXT'
+#!/usr/bin/env bash
+[ "$*" = -d ] || cat >/dev/null
+TEXT
 chmod +x day/* tools/*
 python=
 ! command -v python3 >/dev/null || python=1 # else the step is lacking
@@ -56,7 +60,8 @@ PATH=$PWD/tools:$PATH expect 0 gpu --skip "$apart"
 for step in nvidia-smi start start-again probe-ncu probe-compute-sanitizer kernels-copies kernels-spans kernels-casts \
   kernels-conversions \
   kernels-selections kernels-storage ${micro:+bench ncu tiles} verify-direct verify-packed verify-graph node-verify \
-  node-verify-shared node-direct node-packed node-direct-shared node-host direct-4 packed-4 direct-4-graph \
+  node-verify-shared node-direct node-packed node-direct-shared alone-host node-host \
+  side-by-side direct-4 packed-4 direct-4-graph \
   direct-4-large direct-4-threads memcheck racecheck sweep-direct sweep-packed packed-cyclic; do
   says "^\\[ *[0-9]+s\\] $step: passed"
 done
@@ -76,7 +81,7 @@ cp whole out
 while IFS='|' read -r goal op bound step from; do
   [[ $goal != \#* ]] || continue
   grep -qF "| $goal | " whole || fault "no goal '$goal'"
-  [[ $goal = *PyTorch* || $step = nccl-* || ($micro = '' && ($step = bench || $from = meeting)) ]] ||
+  [[ $goal = *PyTorch* || $step = nccl-* || ($micro = '' && $step = bench) ]] ||
     grep -F "| $goal | " whole | grep -qE '\| [0-9.]+ \|.*\| (met|short)' || fault "no figure of '$goal'"
 done <"$SOURCE/profiles/gpu_goals"
 [ -z "$python" ] || for goal in 'reshard of 8192' ${micro:+index_select "FSDP's copy-out" 'cast of f32'}; do
