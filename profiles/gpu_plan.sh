@@ -106,11 +106,8 @@ plan() {
       -J "$work/node-$n.json"
     measured "node-$n"
   done
-  n=("${nodes[@]}" bench --device cuda "${columns[@]}" --shape 256x256 --path direct -n $((iterations * 10)) -w 3 -C 1)
-  step alone-host 10 "the host's time for an execute, a rank alone" "${n[@]}" --ranks 1 -J "$work/alone-host.json"
-  step node-host 10 'the same, 2 processes on one GPU' "${n[@]}" -c --comm node --processes 2 -J "$work/node-host.json"
   shell_step side-by-side 25 '2 processes on one GPU at one time, by MPS' measure_side_by_side "$side" \
-    $((iterations * 5)) "${nodes[@]}" bench --device cuda "${columns[@]}" -n 10 -w 3 -c --path direct
+    $((iterations * 5)) "${nodes[@]}" bench --device cuda "${columns[@]}" -w 3 -c --path direct
   group
   # --- 170 s: four ranks
   n=(--shape "${side}x$side" --ranks 4)

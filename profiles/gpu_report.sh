@@ -47,11 +47,7 @@ rows_of() { # STEP
 
 figure_of() { # STEP ROW, which is a name and a key: prints the figure; of several the last
   [ -s "$work/$1.txt" ] || return 0
-  if [ "$2" = meeting ]; then
-    awk -F'"host_us": *' 'FNR == 1 { file++ } NF == 2 { us[file] = $2 + 0 }
-      END { if (1 in us && 2 in us) printf "%.2f\n", (us[2] > us[1] ? (us[2] - us[1]) / 2 : 0) }' \
-      "$work/alone-host.json" "$work/$1.json" 2>/dev/null
-  elif [ "$2" = beyond ]; then
+  if [ "$2" = beyond ]; then
     [ ! -s "$work/$1.json" ] ||
       awk -F'"blocking_(host|group)_us": *' 'NF == 3 { printf "%.2f\n", $3 - $2 }' "$work/$1.json"
   elif [ "$2" = ratio ]; then

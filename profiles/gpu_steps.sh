@@ -266,29 +266,34 @@ profile_kernels() { # TOOL REPORT ARGUMENT...
 }
 
 # Processes on one GPU take turns of milliseconds; under a server of MPS, which is this step's alone, they run at one
-# time. So a meeting is measured, by executes from a graph, with and without it; and a reshard beside the copy.
+# time. So a meeting is measured, on the GPU by executes from a graph and on the host by single ones, with and without
+# it; and a reshard beside the copy.
 measure_side_by_side() { # SIDE EXECUTES BENCH-COMMAND...
-  local mps server side=$1 n=$2 alone both bytes us ratio status=0
+  local mps server side=$1 n=$2 alone both us ratio host host_alone status=0
+  local processes=(--comm node --processes 2) json=$work/side.json
   shift 2
   mps=$(find_tool nvidia-cuda-mps-control)
   [ -n "$mps" ] || { echo 'no nvidia-cuda-mps-control'; return 77; }
-  time_of() { # COMMAND...: bytes, us and ratio of its row
-    "$@" 2>&1 | tee -a "$work/side.txt" | awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $9 == 0 { print $1, $4, $8; done = 1 }
+  server=$(mktemp -d "$work/mps.XXXXXX")
+  time_of() { # COMMAND...: us and ratio of its row
+    "$@" 2>&1 | tee -a "$work/side.txt" | awk '$1 ~ /^[0-9]+$/ && NF >= 9 && $9 == 0 { print $4, $8; done = 1 }
       END { exit !done }'
   }
-  read -r _ alone _ < <(time_of "$@" --ranks 2 --shape 64x64 -m "$n" -G)
-  server=$(mktemp -d "$work/mps.XXXXXX")
+  host_of() { "$@" -C 1 -J "$json" >>"$work/side.txt" 2>&1 && sed -n 's/.*"host_us": *\([0-9.]*\).*/\1/p' "$json"; }
+  read -r alone _ < <(time_of "$@" --ranks 2 --shape 64x64 -n 10 -m "$n" -G) || status=1
+  host_alone=$(host_of "$@" --ranks 1 --shape 64x64 -n "$n") || status=1
   export CUDA_MPS_PIPE_DIRECTORY=$server CUDA_MPS_LOG_DIRECTORY=$server PATH=$PATH:${mps%/*}
   "$mps" -d || { echo "$mps -d: status $?"; return 77; }
-  read -r bytes both _ < <(time_of "$@" --comm node --processes 2 --shape 64x64 -m "$n" -G) || status=1
-  [ "$status" != 0 ] || awk -v bytes="$bytes" -v both="$both" -v alone="$alone" 'BEGIN {
-    printf "meeting %.2f us bytes=%d execute_us=%s alone_us=%s\n", (both - alone) / 2, bytes, both, alone }'
-  read -r bytes us ratio < <(time_of "$@" --comm node --processes 2 --shape "${side}x$side" -m 8) || status=1
-  [ "$status" != 0 ] ||
-    awk -v b="$bytes" -v us="$us" -v x="$ratio" 'BEGIN {
-      printf "reshard %s us bytes=%d x_memcpy=%.3f\n", us, b, 1 / x }'
+  read -r both _ < <(time_of "$@" "${processes[@]}" --shape 64x64 -n 10 -m "$n" -G) || status=1
+  host=$(host_of "$@" "${processes[@]}" --shape 64x64 -n "$n") || status=1
+  read -r us ratio < <(time_of "$@" "${processes[@]}" --shape "${side}x$side" -n 10 -m 8) || status=1
   echo quit | timeout 5 "$mps" >/dev/null 2>&1
   cat "$work/side.txt"
+  [ "$status" != 0 ] || awk -v both="$both" -v alone="$alone" -v host="$host" -v host_alone="$host_alone" \
+    -v bytes=$((side * side * 4)) -v us="$us" -v ratio="$ratio" 'BEGIN {
+      printf "meeting %.2f us bytes=16384 execute_us=%s alone_us=%s ", (both - alone) / 2, both, alone
+      printf "host_us=%.2f execute_host_us=%s alone_host_us=%s\n", (host - host_alone) / 2, host, host_alone
+      printf "reshard %s us bytes=%d x_memcpy=%.3f\n", us, bytes, 1 / ratio }'
   return "$status"
 }
 

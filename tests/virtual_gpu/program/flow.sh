@@ -60,8 +60,7 @@ PATH=$PWD/tools:$PATH expect 0 gpu --skip "$apart"
 for step in nvidia-smi start start-again probe-ncu probe-compute-sanitizer kernels-copies kernels-spans kernels-casts \
   kernels-conversions \
   kernels-selections kernels-storage ${micro:+bench ncu tiles} verify-direct verify-packed verify-graph node-verify \
-  node-verify-shared node-direct node-packed node-direct-shared alone-host node-host \
-  side-by-side direct-4 packed-4 direct-4-graph \
+  node-verify-shared node-direct node-packed node-direct-shared side-by-side direct-4 packed-4 direct-4-graph \
   direct-4-large direct-4-threads memcheck racecheck sweep-direct sweep-packed packed-cyclic; do
   says "^\\[ *[0-9]+s\\] $step: passed"
 done
