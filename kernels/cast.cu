@@ -50,7 +50,7 @@ int number_of(int32_t dtype) {
 int tile_slots(int from, int to) {
   switch (pair_of(from, to)) {
 #define RS_CAST_CASE(from, to) \
-  case pair_of(from, to): return THREADS * thread_items(from, to);
+  case pair_of(from, to): return THREADS * ITEMS;
     RS_CAST_PAIRS(RS_CAST_CASE)
 #undef RS_CAST_CASE
   }

@@ -9,8 +9,9 @@
 namespace {
 
 enum {
-  THREADS = 256,
-  NUMBERS = 4, /* of a thread, one by one */
+  THREADS = 512,
+  ITEMS = 4,   /* of a thread: slots, */
+  NUMBERS = 4, /* or numbers one by one */
   LOOPS = 12   /* most of one part */
 };
 
@@ -68,13 +69,9 @@ static_assert(sizeof(table) <= RS_PARAMETER_BYTES, "a table is a parameter");
 
 __host__ __device__ constexpr int pair_of(int from, int to) { return from * RS_NUMBERS + to; }
 
-/* Numbers of a slot, and items of a thread. */
+/* Numbers of a slot. */
 __host__ __device__ constexpr int slot_numbers(int from, int to) {
   return 16 / (rs_number_bytes(from) > rs_number_bytes(to) ? rs_number_bytes(from) : rs_number_bytes(to));
-}
-__host__ __device__ constexpr int thread_items(int from, int to) {
-  int loaded = slot_numbers(from, to) * rs_number_bytes(from); // bytes of an item
-  return loaded >= 16 ? 4 : loaded >= 8 ? 6 : 8;
 }
 
 /* Up to 16 bytes as words, of which the code of a number is taken or put. */
@@ -108,6 +105,29 @@ template <int Bytes> __device__ __forceinline__ void put(words *w, int i, uint64
   w->at[bit / 32] |= static_cast<uint32_t>(code) << bit % 32;
 }
 
+/* Tables say of no address that it is one of global memory. */
+template <typename T> __device__ __forceinline__ T *in_global(T *p) {
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
+/* The numbers of a slot. */
+template <int From, int To, typename In, typename Out> __device__ __forceinline__ void cast_slot(In in, Out *to) {
+  constexpr int V = slot_numbers(From, To);
+  words codes, out = {};
+  unpack(in, &codes);
+  if constexpr (From == RS_F64 || To == RS_F64) {
+#pragma unroll
+    for (int k = 0; k < V; k++)
+      put<rs_number_bytes(To)>(&out, k, rs_convert<From, To>(take<rs_number_bytes(From)>(codes, k)));
+  } else {
+    rs_convert_words<From, To, V, false>(codes.at, out.at, 1);
+  }
+  pack(out, in_global(to));
+}
+
 /* Offsets of the numbers of an item, in bytes from the part's: number 0 of its slot. */
 struct item_place {
   int64_t src, dst, number; /* number: in the row */
@@ -135,7 +155,7 @@ __device__ __forceinline__ item_place find(const part &p, const cast_loop *loops
 
 /* The items of a tile that are whole slots. */
 template <int From, int To> __attribute__((noinline)) __device__ void cast_slots(const part &listed, uint32_t tile) {
-  constexpr int N = thread_items(From, To), IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
+  constexpr int N = ITEMS, IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
   constexpr int V = slot_numbers(From, To);
   typedef typename rs_unit<V * IN>::type in_chunk;
   typedef typename rs_unit<V * OUT>::type out_chunk;
@@ -153,20 +173,31 @@ template <int From, int To> __attribute__((noinline)) __device__ void cast_slots
     item_place at = find(p, loops, item, V, IN, OUT);
     if (at.number < p.head || at.number + V > p.head + p.elements)
       continue;
-    in[i] = __ldcs(reinterpret_cast<const in_chunk *>(p.src + at.src));
+    in[i] = *in_global(reinterpret_cast<const in_chunk *>(p.src + at.src));
     to[i] = reinterpret_cast<out_chunk *>(p.dst + at.dst);
   }
 #pragma unroll
   for (int i = 0; i < N; i++) {
     if (to[i] == nullptr)
       continue;
-    words codes, out = {};
-    unpack(in[i], &codes);
-#pragma unroll
-    for (int k = 0; k < V; k++)
-      put<OUT>(&out, k, rs_convert<From, To>(take<IN>(codes, k)));
-    pack(out, to[i]);
+    cast_slot<From, To>(in[i], to[i]);
   }
+}
+
+/* A tile of whole slots, one behind the other. */
+template <int From, int To> __attribute__((noinline)) __device__ void cast_tile_whole(const char *src, char *dst) {
+  constexpr int N = ITEMS, V = slot_numbers(From, To);
+  typedef typename rs_unit<V * rs_number_bytes(From)>::type in_chunk;
+  typedef typename rs_unit<V * rs_number_bytes(To)>::type out_chunk;
+  const in_chunk *from = reinterpret_cast<const in_chunk *>(src) + threadIdx.x;
+  out_chunk *to = reinterpret_cast<out_chunk *>(dst) + threadIdx.x;
+  in_chunk in[N];
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    in[i] = *in_global(from + i * THREADS);
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    cast_slot<From, To>(in[i], to + i * THREADS);
 }
 
 /* --- Numbers one by one: of any pair, by a switch for each side --------------------------------------------------*/
@@ -251,12 +282,16 @@ __device__ __forceinline__ void cast_tile(const part *parts, uint32_t nparts, ui
     cast_numbers(p, tile, in, out);
     return;
   }
+  const int64_t slot = static_cast<int64_t>(tile) * p.tile, v = 16 / max(in, out);
+  const bool whole = p.nloops == 0 && (tile > 0 || p.head == 0) && (slot + p.tile) * v <= p.head + p.elements;
+  const char *src = p.src + slot * v * in;
+  char *dst = p.dst + slot * v * out;
   bool last = (static_cast<int64_t>(tile) + 1) * p.tile >= p.items;
-  if (p.ragged && (p.nloops > 0 || tile == 0 || last)) // a single row has two ends
+  if (!whole && p.ragged && (p.nloops > 0 || tile == 0 || last)) // a single row has two ends
     cast_ends(p, tile, p.tile, in, out);
   switch (p.pair) {
 #define RS_CAST_CASE(from, to) \
-  case pair_of(from, to): cast_slots<from, to>(p, tile); break;
+  case pair_of(from, to): whole ? cast_tile_whole<from, to>(src, dst) : cast_slots<from, to>(p, tile); break;
     RS_CAST_PAIRS(RS_CAST_CASE)
 #undef RS_CAST_CASE
   }

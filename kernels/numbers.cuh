@@ -177,6 +177,101 @@ template <> __device__ __forceinline__ uint64_t rs_code_of<RS_F32>(float x) {
   return rs_is_nan(rs_bits(x)) ? 0x7fffffff : rs_bits(x);
 }
 
+/* --- Two numbers at a time, as they lie in memory: the first in the lower bits ------------------------------------*/
+
+static __device__ __forceinline__ uint32_t rs_bits_with_nan(float x) {
+  return rs_is_nan(rs_bits(x)) ? 0x7fffffffu : rs_bits(x);
+}
+
+/* As f32. Bits behind the two codes do not matter. Which NaN one becomes is not said. */
+template <int From> static __device__ __forceinline__ void rs_floats_of_two(uint32_t codes, float *a, float *b) {
+  if (From == RS_BF16) {
+    *a = rs_float(codes << 16);
+    *b = rs_float(codes & 0xffff0000u);
+    return;
+  }
+#if defined(__CUDA_ARCH__)
+  if (From == RS_F16) {
+    *a = rs_float(rs_f32_of_f16(codes & 0xffff));
+    *b = rs_float(rs_f32_of_f16(codes >> 16));
+    return;
+  }
+  if (From == RS_E5M2) {
+    *a = rs_float(rs_f32_of_f16(codes << 8 & 0xff00));
+    *b = rs_float(rs_f32_of_f16(codes & 0xff00));
+    return;
+  }
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  if (From == RS_E4M3) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes)));
+    rs_floats_of_two<RS_F16>(halves, a, b);
+    return;
+  }
+#endif
+  constexpr int BITS = 8 * rs_number_bytes(From);
+  constexpr uint32_t MASK = 0xffffffffu >> (32 - BITS);
+  *a = rs_number_of<From>(codes & MASK, false);
+  *b = rs_number_of<From>(codes >> BITS % 32 & MASK, false);
+}
+
+/* Their codes; bits behind these are 0. */
+template <int To> static __device__ __forceinline__ uint32_t rs_codes_of_two(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  uint32_t words;
+  if (To == RS_BF16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words) : "f"(b), "f"(a));
+    return words;
+  }
+  if (To == RS_F16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words) : "f"(b), "f"(a));
+    return words;
+  }
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  if (To == RS_E4M3) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+    return pair;
+  }
+  if (To == RS_E5M2 && max(rs_bits(a) & 0x7fffffffu, rs_bits(b) & 0x7fffffffu) < 0x47700000u) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+    return pair;
+  }
+#endif
+  return static_cast<uint32_t>(rs_code_of<To>(a) | rs_code_of<To>(b) << 8 * rs_number_bytes(To));
+}
+
+/* N numbers of dtypes below f64, times `by` where that is asked for. */
+template <int From, int To, int N, bool Scaled>
+static __device__ __forceinline__ void rs_convert_words(const uint32_t *in, uint32_t *out, float by) {
+  constexpr int IN = rs_number_bytes(From), OUT = rs_number_bytes(To);
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) {
+    float a, b;
+    if (From == RS_F32) {
+      a = rs_float(in[2 * i]);
+      b = rs_float(in[2 * i + 1]);
+    } else {
+      rs_floats_of_two<From>(in[i * IN / 2] >> (IN == 1 ? i % 2 * 16 : 0), &a, &b);
+    }
+    if (Scaled) {
+      a = a * by;
+      b = b * by;
+    }
+    if (To == RS_F32) {
+      out[2 * i] = rs_bits_with_nan(a);
+      out[2 * i + 1] = rs_bits_with_nan(b);
+    } else if (OUT == 2) {
+      out[i] = rs_codes_of_two<To>(a, b);
+    } else {
+      out[i / 2] = i % 2 == 0 ? rs_codes_of_two<To>(a, b) : out[i / 2] | rs_codes_of_two<To>(a, b) << 16;
+    }
+  }
+}
+
 /* --- Scales of f8_e4m3 -------------------------------------------------------------------------------------------*/
 
 /* The scale of a block whose largest magnitude has these bits, NaN above all, goes to *code. The result is what its
