@@ -37,8 +37,11 @@ enum {
   RS_BOX_STAGES_AHEAD = 3,          /* of these, being loaded at one time; the others are being stored */
   RS_BOX_BULK_BLOCKS = 5,           /* blocks of the bulk class on one SM */
   RS_BOX_CONVERT_UNITS = 4,         /* of 4 numbers that a thread holds in registers, a power of two */
+  RS_BOX_CONVERT_VECTORS = 8,       /* the same, of 16 bytes of the wider side */
+  RS_BOX_CONVERT_AHEAD = 264, /* tiles from one that is worked on to one that is fetched to the second-level cache */
   RS_BOX_CONVERT_THREADS = 1024,
-  RS_BOX_CONVERT_TURNED = 64, /* rows and columns of a transposed box */
+  RS_BOX_CONVERT_TURNED = 64,      /* rows and columns of a transposed box */
+  RS_BOX_CONVERT_TURNED_BOXES = 2, /* of a tile, which are loaded at one time: class vectors */
   /* Bytes of shared memory in which half of a block waits: with registers, of 32,768 numbers. */
   RS_BOX_CONVERT_KEPT = 16 * RS_BOX_CONVERT_UNITS * RS_BOX_CONVERT_THREADS,
   RS_BOX_CONVERT_TURNED_KEPT = 4 * RS_BOX_CONVERT_TURNED * (RS_BOX_CONVERT_TURNED + 1), /* for a transposed box */
@@ -55,6 +58,7 @@ typedef enum rs_box_class {
   RS_BOX_TRANSPOSES,
   RS_BOX_BULK,
   RS_BOX_CONVERTS, /* copies that convert numbers */
+  RS_BOX_VECTORS,  /* the same, all aligned to units of 16 bytes of the wider side */
   RS_BOX_CLASSES
 } rs_box_class;
 
@@ -68,6 +72,7 @@ typedef enum rs_box_kind {
   RS_BOX_TRANSPOSE, /* class transposes: `run` is the element; inner loop contiguous in dst, outer one in src */
   RS_BOX_CONVERT_1, /* class converts: numbers one by one */
   RS_BOX_CONVERT_4, /* class converts: four that are neighbours at a time */
+  RS_BOX_CONVERT_V, /* class vectors: 16 bytes of the wider side at a time */
 } rs_box_kind;
 
 /* A loop. */
@@ -79,8 +84,9 @@ typedef struct rs_box_axis {
 
 /* Rows of `run` bytes over loops, of which the tile tells how often the outermost one goes round.
  *
- * In the class converts these are boxes of rows and columns of numbers, each row of `items` units, over two loops. A
- * transposed one has columns where the source has rows, and the other way round. Its three entries from `more` on are:
+ * In the classes converts and vectors these are boxes of rows and columns of numbers, each row of `items` units, over
+ * two loops. A transposed one has columns where the source has rows, and the other way round. In the class converts its
+ * three entries from `more` on are:
  * - rows, with the units of a box as n;
  * - columns, with log2 of the lanes of a box as n, and of the units that each of them has as magic;
  * - scales: bytes from one to the next in the inner loop as src, in the outer one as dst; the source's `items`.
@@ -100,11 +106,26 @@ typedef struct rs_box_shape {
   uint8_t turned;          /* class converts: boxes are transposed */
 } rs_box_shape;
 
+/* Boxes of the class vectors: takes the place of three entries. A tile has the index of the first one in place of its
+ * shape's, so that a block of threads loads all that it has to know of a tile at one time. Strides are in bytes; no
+ * number is 2^31 bytes or more behind the first one of a tile. */
+typedef struct rs_box_vectors {
+  int32_t line_src, line_dst;                                                     /* of lines of a box */
+  int32_t inner_src, inner_dst, outer_src, outer_dst, inner_scales, outer_scales; /* of boxes, over two loops */
+  uint32_t inner_n, inner_magic;
+  uint32_t items, magic;           /* units of a line; */
+  uint32_t from_items, from_magic; /* in the source, where those of transposed boxes are others */
+  uint32_t units;                  /* of a box */
+  uint8_t lanes, turns;            /* log2 of lanes of a box, and of the units that each of them has */
+  uint8_t from, to, scale, turned; /* as in a shape */
+  uint8_t unused[6];
+} rs_box_vectors;
+
 enum { RS_BOX_CONTIGUOUS = 0xffffffff }; /* in place of the index of a shape */
 typedef struct rs_box_tile {
   const char *src;
   char *dst;
-  uint32_t shape;
+  uint32_t shape; /* class vectors: rs_box_vectors */
   uint32_t count; /* of the outermost loop; contiguous: bytes; transpose: ni | nj << 16, of the outer and inner loop */
 } rs_box_tile;
 
@@ -113,12 +134,12 @@ typedef struct rs_box_part {
   const rs_box_tile *tiles;
   const rs_box_shape *shapes;
   const rs_box_axis *axes;
-  uint32_t count;     /* of tiles, 1 or more */
-  uint32_t begin;     /* rs_box_batch_close */
-  uint32_t streaming; /* the bytes will not be read again soon */
-  uint32_t threads;   /* class converts: that share a box, at most; */
-  uint32_t kept;      /* bytes of shared memory that a box takes, at most */
-  uint32_t unused;
+  uint32_t count;          /* of tiles, 1 or more */
+  uint32_t begin;          /* rs_box_batch_close */
+  uint32_t streaming;      /* the bytes will not be read again soon */
+  uint32_t threads;        /* class converts: that share a box, at most; */
+  uint32_t kept;           /* bytes of shared memory that a box takes, at most */
+  uint32_t vector_threads; /* as `threads`, of the class vectors */
 } rs_box_part;
 
 /* Parts that run in one launch, as a parameter. They take turns, tile by tile: when each rank of a process has its own,
@@ -142,6 +163,7 @@ int rs_box_rows_load(void);
 int rs_box_transpose_load(void);
 int rs_box_bulk_load(void);
 int rs_box_convert_load(void);
+int rs_box_vectors_load(void);
 
 /* Architecture that the code of the bulk class on the current device was compiled for: from 90 on it uses the engine.
  * Older code does the same slowly, also on a device that has one. */
@@ -152,6 +174,7 @@ int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_transpose_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_bulk_launch(const rs_box_batch *batch, int sms, uint32_t most, void *stream);
 int rs_box_convert_launch(const rs_box_batch *batch, uint32_t most, void *stream);
+int rs_box_vectors_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 
 /* Contiguous copies that are decided at run time, as a parameter: cut in tiles by the kernel. */
 enum { RS_BOX_SPANS = 120 };

@@ -53,7 +53,21 @@ static void fill_numbers(char *memory, reshard_dtype dtype, int64_t bytes) {
     memcpy(memory + i, memory, (size_t)rs_min(drawn, bytes - i));
 }
 
+/* Likewise of units of 16 bytes of the wider side: of boxes held several at a time, in warps, of which a thread has
+ * more than it can hold but for one, and with scales that are made or used; */
+static int64_t vectors[2][4];
+
+static void note_vectors(const rs_box_tables *tables) {
+  for (int64_t i = 0; i < tables->tile[RS_BOX_VECTORS].n; i++) {
+    rs_box_vectors v;
+    memcpy(&v, tables->axis.at + tables->tile[RS_BOX_VECTORS].at[i].shape, sizeof v);
+    const int scale = v.turned ? 3 : v.scale == 0 ? 0 : v.to == RESHARD_F8_E4M3 ? 1 : 2;
+    vectors[1 << v.turns >= RS_BOX_CONVERT_VECTORS][scale]++;
+  }
+}
+
 static void note_hits(const rs_box_tables *tables) {
+  note_vectors(tables);
   for (int64_t i = 0; i < tables->tile[RS_BOX_CONVERTS].n; i++) {
     const rs_box_tile *tile = &tables->tile[RS_BOX_CONVERTS].at[i];
     const rs_box_shape *shape = &tables->shape.at[tile->shape];
@@ -70,11 +84,17 @@ static void note_hits(const rs_box_tables *tables) {
 static void launch(const rs_box_tables *tables, const rs_box_part *part, const uint32_t *closed) {
   for (int c = 0; c < RS_BOX_CONVERTS; c++)
     assert_int_equal(tables->tile[c].n, 0);
-  rs_box_batch batch = {0};
-  *(below(2) == 0 ? &batch.closed : &batch.closed_late) = closed;
-  assert_true(rs_box_batch_add(&batch, part));
-  rs_box_batch_close(&batch);
-  assert_int_equal(rs_box_convert_launch(&batch, below(2) == 0 ? 0 : 1 + (uint32_t)below(5), NULL), 0);
+  for (int c = RS_BOX_CONVERTS; c < RS_BOX_CLASSES; c++) {
+    rs_box_batch batch = {0};
+    if (part[c].count == 0)
+      continue;
+    *(below(2) == 0 ? &batch.closed : &batch.closed_late) = closed;
+    assert_true(rs_box_batch_add(&batch, &part[c]));
+    rs_box_batch_close(&batch);
+    const uint32_t most = below(2) == 0 ? 0 : 1 + (uint32_t)below(5);
+    assert_int_equal(
+        c == RS_BOX_VECTORS ? rs_box_vectors_launch(&batch, most, NULL) : rs_box_convert_launch(&batch, most, NULL), 0);
+  }
 }
 
 static void run(rs_copies *copies) {
@@ -87,14 +107,12 @@ static void run(rs_copies *copies) {
   rs_box_tables_write(&tables, memory, memory, part);
   note_hits(&tables);
   simt_set_order(seed % 3 == 0 ? 0 : seed);
-  if (part[RS_BOX_CONVERTS].count > 0) {
-    if (below(8) == 0) {
-      launch(&tables, &part[RS_BOX_CONVERTS], &words[1]);
-      for (int64_t i = 0; i < ROOM; i++)
-        assert_true(to[i] == 0x5a && scales[i] == unused_scales[i]);
-    }
-    launch(&tables, &part[RS_BOX_CONVERTS], below(2) == 0 ? NULL : &words[0]);
+  if (below(8) == 0) {
+    launch(&tables, part, &words[1]);
+    for (int64_t i = 0; i < ROOM; i++)
+      assert_true(to[i] == 0x5a && scales[i] == unused_scales[i]);
   }
+  launch(&tables, part, below(2) == 0 ? NULL : &words[0]);
   free(memory);
   rs_box_tables_free(&tables);
   rs_copies_free(copies);
@@ -345,14 +363,45 @@ CASE(blocks_and_parts_of_them_are_those_of_the_definition) {
   }
 }
 
+/* Those that go by units of 16 bytes, where addresses allow it: one or some boxes at a time, of less than a warp to all
+ * lanes. */
+CASE(blocks_aligned_to_units_are_those_of_the_definition) {
+  static const reshard_dtype wide[] = {RESHARD_F32, RESHARD_F16, RESHARD_BF16};
+  for (int k = 0; k < CASES; k++) {
+    draw_state = seed = 72000 + (uint64_t)k;
+    block_case c = {.back = k % 2 == 0};
+    rs_block_box *b = &c.box;
+    b->wide_dtype = wide[k / 2 % 3];
+    b->scale_dtype = below(2) == 0 ? RESHARD_F32 : RESHARD_F8_E8M0;
+    const int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype);
+    const int64_t scale = (int64_t)reshard_dtype_size(b->scale_dtype);
+    b->block[0] = between(1, 3) == 1 ? 1 : between(1, 130);
+    b->block[1] = 8 << below(5);
+    b->n[0] = b->block[0] * between(1, 2);
+    b->n[1] = b->block[1] * between(1, b->block[0] == 1 ? 9 : 2);
+    const int64_t line = b->n[1] + 16 * below(2);
+    b->wide_stride[0] = line * width;
+    b->value_stride[0] = line;
+    b->wide_stride[1] = width;
+    b->value_stride[1] = 1;
+    b->scale_stride[0] = b->n[1] / b->block[1] * scale;
+    b->scale_stride[1] = scale;
+    const int64_t scales_of_one = b->n[0] / b->block[0] * b->scale_stride[0];
+    c.loops[0] = (rs_block_axis){2, 2 * b->n[0] * line * width, 2 * b->n[0] * line, 2 * scales_of_one};
+    c.loops[1] = (rs_block_axis){2, b->n[0] * line * width, b->n[0] * line, scales_of_one};
+    if (4 * b->n[0] * line * width < ROOM - 64)
+      check_blocks(c);
+  }
+}
+
 /* The largest magnitude is in either half of 32,768 numbers. */
 CASE(blocks_of_the_most_numbers_are_those_of_the_definition) {
-  for (int k = 0; k < 6; k++) {
+  for (int k = 0; k < 12; k++) {
     draw_state = seed = 51000 + (uint64_t)k;
     const int64_t columns = k % 3 == 0 ? 32768 : k % 3 == 1 ? 128 : 1, rows = 32768 / columns;
-    const int64_t width = k < 3 ? 4 : 2;
+    const int64_t width = k % 6 < 3 ? 4 : 2;
     block_case c = {.loops = {{1, 0, 0, 0}, {2, 32768 * width, 32768, 4}}};
-    c.box = (rs_block_box){.wide_dtype = k < 3 ? RESHARD_F32 : RESHARD_BF16,
+    c.box = (rs_block_box){.wide_dtype = k % 6 < 3 ? RESHARD_F32 : RESHARD_BF16,
                            .scale_dtype = k % 2 == 0 ? RESHARD_F32 : RESHARD_F8_E8M0,
                            .n = {rows, columns},
                            .block = {rows, columns},
@@ -370,6 +419,10 @@ CASE(each_way_to_convert_was_taken) {
         fail_msg("no tile of unit %d with alignment %d", unit == 0 ? 1 : 4, aligned);
   for (int unit = 0; unit < 2; unit++)
     assert_true(turned[unit] > 0 && waiting[unit] > 0);
+  for (int full = 0; full < 2; full++)
+    for (int scale = 0; scale < 3; scale++)
+      assert_true(vectors[full][scale] > 0);
+  assert_true(vectors[0][3] > 0);
   assert_true(large > 0 && several > 0 && parts > 0);
 }
 
@@ -379,7 +432,7 @@ static int open_memory(void **state) {
   for (int i = 0; i < 6; i++)
     if (posix_memalign((void **)all[i], 256, ROOM) != 0)
       return 1;
-  return rs_box_convert_load();
+  return rs_box_convert_load() + rs_box_vectors_load();
 }
 static int close_memory(void **state) {
   (void)state;

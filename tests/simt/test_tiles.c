@@ -157,19 +157,21 @@ CASE(transposed_casts_are_boxes_along_the_lines_of_both_sides) {
   GOOD(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, 3, axes));
   GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}));
   int64_t turned = 0, boxes = 0;
-  for (int64_t i = 0; i < tables.tile[RS_BOX_CONVERTS].n; i++) {
-    const rs_box_shape *shape = &tables.shape.at[tables.tile[RS_BOX_CONVERTS].at[i].shape];
-    const rs_box_axis *rows = &tables.axis.at[shape->more];
-    if (shape->turned && shape->kind == RS_BOX_CONVERT_4 && shape->grain == 3 && rows[0].src == ROWS * 4 &&
-        rows[1].src == 4) {
-      turned += (int64_t)rows[0].n * 4;
-      boxes++;
+  for (int64_t i = 0; i < tables.tile[RS_BOX_VECTORS].n; i++) {
+    rs_box_vectors v;
+    const rs_box_tile *tile = &tables.tile[RS_BOX_VECTORS].at[i];
+    memcpy(&v, &tables.axis.at[tile->shape], sizeof v);
+    const int64_t n = (int64_t)v.inner_n * tables.axis.at[tile->count].n;
+    assert_true(n <= RS_BOX_CONVERT_TURNED_BOXES);
+    if (v.turned && v.line_src == ROWS * 4) {
+      turned += (int64_t)v.units * 4 * n;
+      boxes += n;
     }
   }
   assert_int_equal(turned, TIMES * ROWS * (COLUMNS - COLUMNS % RS_BOX_CONVERT_TURNED));
   assert_int_equal(boxes, 4 * 2 * TIMES);
   assert_int_equal(tables.kept, RS_BOX_CONVERT_TURNED_KEPT);
-  assert_int_equal(tables.threads, RS_BOX_THREADS);
+  assert_int_equal(tables.vector_threads, RS_BOX_THREADS);
   rs_copies_free(&copies);
   rs_box_tables_free(&tables);
 }

@@ -101,7 +101,8 @@ void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *de
                             .axes = (const rs_box_axis *)axes,
                             .count = (uint32_t)tables->tile[c].n,
                             .threads = tables->threads,
-                            .kept = tables->kept};
+                            .kept = tables->kept,
+                            .vector_threads = tables->vector_threads};
   }
 }
 

@@ -80,23 +80,66 @@ static bool is_whole(const convert_copy *c) {
          (is_aligned(c, false, 4) || (!c->turned && c->to.width < widest));
 }
 
-/* The shape of tiles with so many steps of the inner loop. */
-static reshard_status find_convert_shape(rs_box_tables *tables, const convert_copy *c, int64_t steps, uint32_t *index) {
+/* Numbers in 16 bytes of the wider side, or four. */
+static int64_t vector_numbers(const convert_side *from, const convert_side *to) {
+  return rs_max(16 / rs_max(from->width, to->width), 4);
+}
+
+/* True where numbers, or scales, of a tile of so many steps of the two inner loops are 2^31 bytes apart. */
+static bool reaches_far(const convert_copy *c, bool source, const int64_t steps[2]) {
+  const convert_side *side = source ? &c->from : &c->to;
+  const bool turned = c->turned && source;
+  int64_t most = (turned ? c->rows : c->columns) * side->width, bytes;
+  if (!rs_mul(turned ? c->columns : c->rows, llabs(side->row), &bytes) || !rs_add(most, bytes, &most))
+    return true;
+  for (int i = 0; i < 2 && i < c->nloops; i++) {
+    const convert_loop *loop = &c->loop[c->nloops - 1 - i];
+    if (!rs_mul(steps[i], llabs(source ? loop->src : loop->dst), &bytes) || !rs_add(most, bytes, &most))
+      return true;
+    if (!rs_mul(steps[i], llabs(loop->scales), &bytes) || bytes > INT32_MAX / 2)
+      return true;
+  }
+  return most > INT32_MAX;
+}
+
+/* Units of 16 bytes of the wider side: they are whole, dense and aligned on both sides, and a block of threads holds
+ * those of a box. Transposed boxes have units of 4 numbers. */
+static bool is_vector(const convert_copy *c, const int64_t steps[2]) {
+  const int64_t widest = rs_max(c->from.width, c->to.width);
+  const int64_t unit = c->turned ? 4 : vector_numbers(&c->from, &c->to);
+  const int64_t units = c->rows * c->columns / unit;
+  if (c->turned && c->rows % unit != 0)
+    return false;
+  return (widest == 2 || widest == 4) && c->from.column == c->from.width && c->to.column == c->to.width &&
+         c->columns % unit == 0 && is_aligned(c, true, unit) && is_aligned(c, false, unit) &&
+         units <= RS_BOX_CONVERT_VECTORS * RS_BOX_CONVERT_THREADS && !reaches_far(c, true, steps) &&
+         !reaches_far(c, false, steps);
+}
+
+/* The shape of tiles with so many steps of the inner loop and of the outer one. */
+static reshard_status find_convert_shape(rs_box_tables *tables, const convert_copy *c, const int64_t steps[2],
+                                         uint32_t *index) {
   static const convert_loop one = {1, 0, 0, 0};
   const convert_loop *inner = c->nloops > 0 ? &c->loop[c->nloops - 1] : &one;
   const convert_loop *outer = c->nloops > 1 ? &c->loop[c->nloops - 2] : &one;
-  const bool whole = is_whole(c);
-  const int64_t unit = whole ? 4 : 1, items = c->columns / unit, from_items = (c->turned ? c->rows : c->columns) / unit;
-  const int64_t units = rs_ceil_div(c->rows * c->columns, 4);
-  const int64_t wanted =
-      rs_max(rs_ceil_div(units, RS_BOX_CONVERT_UNITS), rs_max(rs_min(units, LANES), RS_BOX_CONVERT_UNITS));
+  const bool vector = is_vector(c, steps), whole = vector || is_whole(c);
+  const int64_t unit = vector && !c->turned ? vector_numbers(&c->from, &c->to)
+                       : whole              ? 4
+                                            : 1,
+                items = c->columns / unit, from_items = (c->turned ? c->rows : c->columns) / unit;
+  const int64_t units = rs_ceil_div(c->rows * c->columns, rs_max(unit, 4));
+  const int64_t held = vector && !c->turned ? RS_BOX_CONVERT_VECTORS : RS_BOX_CONVERT_UNITS;
+  const int64_t wanted = rs_max(rs_ceil_div(units, held), rs_max(rs_min(units, LANES), held));
   const uint32_t lanes = log2_above(rs_min(wanted, RS_BOX_CONVERT_THREADS));
   const uint32_t turns = log2_above(rs_ceil_div(units, (int64_t)1 << lanes));
-  const bool waits = 1 << turns > RS_BOX_CONVERT_UNITS && c->formats[2] != 0 && c->formats[1] == RESHARD_F8_E4M3;
+  const bool waits =
+      !vector && 1 << turns > RS_BOX_CONVERT_UNITS && c->formats[2] != 0 && c->formats[1] == RESHARD_F8_E4M3;
   rs_box_shape shape = {.run = (uint32_t)c->columns,
                         .items = (uint32_t)items,
                         .magic = rs_box_magic((uint32_t)items),
-                        .kind = whole ? RS_BOX_CONVERT_4 : RS_BOX_CONVERT_1,
+                        .kind = vector  ? RS_BOX_CONVERT_V
+                                : whole ? RS_BOX_CONVERT_4
+                                        : RS_BOX_CONVERT_1,
                         .inside = 4,
                         .grain = (uint8_t)(is_aligned(c, true, unit) | is_aligned(c, false, unit) << 1),
                         .outer_src = outer->src,
@@ -105,12 +148,36 @@ static reshard_status find_convert_shape(rs_box_tables *tables, const convert_co
                         .to = c->formats[1],
                         .scale = c->formats[2],
                         .turned = c->turned};
-  shape.inner = (rs_box_axis){inner->src, inner->dst, (uint32_t)steps, rs_box_magic((uint32_t)steps)};
-  const rs_box_axis more[3] = {
-      {c->from.row, c->to.row, (uint32_t)(c->rows * items), 0},
-      {c->from.column, c->to.column, lanes, turns},
-      {inner->scales, outer->scales, (uint32_t)from_items, rs_box_magic((uint32_t)from_items)}};
-  tables->threads = (uint32_t)rs_max(tables->threads, 1 << lanes);
+  shape.inner = (rs_box_axis){inner->src, inner->dst, (uint32_t)steps[0], rs_box_magic((uint32_t)steps[0])};
+  rs_box_axis more[3] = {{c->from.row, c->to.row, (uint32_t)(c->rows * items), 0},
+                         {c->from.column, c->to.column, lanes, turns},
+                         {inner->scales, outer->scales, (uint32_t)from_items, rs_box_magic((uint32_t)from_items)}};
+  rs_box_vectors packed = {.line_src = (int32_t)c->from.row,
+                           .line_dst = (int32_t)c->to.row,
+                           .inner_src = (int32_t)inner->src,
+                           .inner_dst = (int32_t)inner->dst,
+                           .outer_src = (int32_t)outer->src,
+                           .outer_dst = (int32_t)outer->dst,
+                           .inner_scales = (int32_t)inner->scales,
+                           .outer_scales = (int32_t)outer->scales,
+                           .inner_n = shape.inner.n,
+                           .inner_magic = shape.inner.magic,
+                           .items = shape.items,
+                           .magic = shape.magic,
+                           .from_items = more[2].n,
+                           .from_magic = more[2].magic,
+                           .units = more[0].n,
+                           .lanes = (uint8_t)lanes,
+                           .turns = (uint8_t)turns,
+                           .from = c->formats[0],
+                           .to = c->formats[1],
+                           .scale = c->formats[2],
+                           .turned = c->turned};
+  _Static_assert(sizeof packed == sizeof more, "takes the place of three entries");
+  if (vector)
+    memcpy(more, &packed, sizeof more);
+  uint32_t *threads = vector ? &tables->vector_threads : &tables->threads;
+  *threads = (uint32_t)rs_max(*threads, 1 << lanes);
   tables->kept = rs_max(tables->kept, waits       ? (uint32_t)RS_BOX_CONVERT_KEPT
                                       : c->turned ? (uint32_t)RS_BOX_CONVERT_TURNED_KEPT
                                                   : 0);
@@ -127,9 +194,11 @@ static reshard_status add_tile(rs_box_tables *tables, const convert_copy *c, con
     scales += at[i] * c->loop[i].scales;
   }
   RS_TRY(rs_vec_reserve(&tables->axis, tables->axis.n + 1));
-  RS_TRY(rs_vec_reserve(&tables->tile[RS_BOX_CONVERTS], tables->tile[RS_BOX_CONVERTS].n + 1));
-  tables->tile[RS_BOX_CONVERTS].at[tables->tile[RS_BOX_CONVERTS].n++] =
-      (rs_box_tile){src, dst, shape, (uint32_t)tables->axis.n};
+  const bool vector = tables->shape.at[shape].kind == RS_BOX_CONVERT_V;
+  const int class = vector ? RS_BOX_VECTORS : RS_BOX_CONVERTS;
+  RS_TRY(rs_vec_reserve(&tables->tile[class], tables->tile[class].n + 1));
+  tables->tile[class].at[tables->tile[class].n++] =
+      (rs_box_tile){src, dst, vector ? tables->shape.at[shape].more : shape, (uint32_t)tables->axis.n};
   tables->axis.at[tables->axis.n++] = (rs_box_axis){(int64_t)(uintptr_t)scales, 0, (uint32_t)outer_steps, 0};
   return RESHARD_SUCCESS;
 }
@@ -145,10 +214,18 @@ static convert_copy turn_box(const convert_copy *c) {
   return box;
 }
 
-/* Cuts boxes in tiles of so many bytes of the source; a transposed one is a tile. */
+/* Boxes of a tile of so many bytes of the source. One that is transposed fills all lanes. */
+static int64_t count_boxes(const convert_copy *c, int64_t tile) {
+  static const int64_t steps[2] = {RS_BOX_CONVERT_TURNED_BOXES, RS_BOX_CONVERT_TURNED_BOXES};
+  if (c->turned)
+    return is_vector(c, steps) ? RS_BOX_CONVERT_TURNED_BOXES : 1;
+  return rs_max(1, tile / (c->rows * c->columns * c->from.width));
+}
+
+/* Cuts boxes in tiles of so many bytes of the source. */
 static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *copy, int64_t tile) {
   const convert_copy turned = turn_box(copy), *c = &turned;
-  const int64_t boxes = c->turned ? 1 : rs_max(1, tile / (c->rows * c->columns * c->from.width));
+  const int64_t boxes = count_boxes(c, tile);
   const int inner = c->nloops - 1, outer = c->nloops - 2;
   int64_t at[LOOPS] = {0}, step[LOOPS], tiles = 1;
   for (int i = 0; i < c->nloops; i++)
@@ -160,13 +237,14 @@ static reshard_status cut_boxes(rs_box_tables *tables, const convert_copy *copy,
   for (int i = 0; i < c->nloops; i++)
     if (!rs_mul(tiles, rs_ceil_div(c->loop[i].n, step[i]), &tiles) || tiles > INT32_MAX)
       return rs_box_too_many_tiles();
-  if (tables->tile[RS_BOX_CONVERTS].n + tiles > INT32_MAX)
+  if (rs_max(tables->tile[RS_BOX_CONVERTS].n, tables->tile[RS_BOX_VECTORS].n) + tiles > INT32_MAX)
     return rs_box_too_many_tiles();
   for (int k = 0; k >= 0;) {
     uint32_t shape;
-    int64_t steps = inner < 0 ? 1 : rs_min(step[inner], c->loop[inner].n - at[inner]);
+    const int64_t steps[2] = {inner < 0 ? 1 : rs_min(step[inner], c->loop[inner].n - at[inner]),
+                              outer < 0 ? 1 : rs_min(step[outer], c->loop[outer].n - at[outer])};
     RS_TRY(find_convert_shape(tables, c, steps, &shape));
-    RS_TRY(add_tile(tables, c, at, shape, outer < 0 ? 1 : rs_min(step[outer], c->loop[outer].n - at[outer])));
+    RS_TRY(add_tile(tables, c, at, shape, steps[1]));
     for (k = inner; k >= 0; k--) {
       at[k] += step[k];
       if (at[k] < c->loop[k].n)
@@ -261,17 +339,21 @@ static int find_rows(const convert_copy *c) {
   return best;
 }
 
-/* Numbers from an address to the first unit of 4, where they are aligned to their width. */
-static int64_t find_head(const void *at, int64_t width) {
-  const int64_t place = (int64_t)((uintptr_t)at % (uintptr_t)(4 * width));
-  return place % width == 0 ? (4 - place / width) % 4 : 0;
+/* Numbers from an address to the first unit of so many, where they are aligned to their width. */
+static int64_t find_head(const void *at, int64_t width, int64_t unit) {
+  const int64_t place = (int64_t)((uintptr_t)at % (uintptr_t)(unit * width));
+  return place % width == 0 ? (unit - place / width) % unit : 0;
 }
 
 static reshard_status cut_cast(rs_box_tables *tables, const convert_copy *c, int64_t numbers) {
   const bool dense = c->from.column == c->from.width && c->to.column == c->to.width;
-  const int64_t head = c->from.width > c->to.width ? find_head(c->src, c->from.width) : find_head(c->dst, c->to.width);
-  const convert_area area = {
-      .copy = *c, .head = dense ? head : 0, .unit = dense ? 4 : 1, .block = rs_max(4, numbers / c->rows / 4 * 4)};
+  const int64_t unit = vector_numbers(&c->from, &c->to);
+  const int64_t head =
+      c->from.width > c->to.width ? find_head(c->src, c->from.width, unit) : find_head(c->dst, c->to.width, unit);
+  const convert_area area = {.copy = *c,
+                             .head = dense ? head : 0,
+                             .unit = dense ? unit : 1,
+                             .block = rs_max(unit, numbers / c->rows / unit * unit)};
   return cut_columns(tables, &area, numbers * c->from.width);
 }
 
@@ -305,7 +387,7 @@ static reshard_status cut_turned(rs_box_tables *tables, convert_copy *c) {
     c->from.row = -c->from.row;
     c->to.row = -c->to.row;
   }
-  const int64_t rows = find_head(c->src, c->from.width), columns = find_head(c->dst, c->to.width);
+  const int64_t rows = find_head(c->src, c->from.width, 4), columns = find_head(c->dst, c->to.width, 4);
   convert_copy box = *c;
   box.rows = box.columns = RS_BOX_CONVERT_TURNED;
   box.src += rows * c->from.row;
@@ -337,7 +419,8 @@ reshard_status rs_box_cast(rs_box_tables *tables, const rs_copy *copy, int64_t n
     c.from.column = columns.src;
     c.to.column = columns.dst;
   }
-  const int64_t numbers = rs_min(tile / c.from.width, 4 * RS_BOX_CONVERT_UNITS * RS_BOX_THREADS);
+  const int64_t held = RS_BOX_CONVERT_VECTORS * RS_BOX_THREADS * vector_numbers(&c.from, &c.to);
+  const int64_t numbers = rs_min(tile / c.from.width, held);
   if (c.nloops == 0)
     return cut_cast(tables, &c, numbers);
   const convert_loop rows = take_loop(&c, find_rows(&c));

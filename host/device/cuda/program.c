@@ -104,7 +104,7 @@ static reshard_status upload_tables(rs_device *device, void *memory, const void 
 /* Brings the code of the program, and of spans, to the device, so that no launch has to. NULL: of all programs. */
 static reshard_status load_code(rs_device *device, const cuda_program *p) {
   int (*const load[RS_BOX_CLASSES])(void) = {rs_box_rows_load, rs_box_transpose_load, rs_box_bulk_load,
-                                             rs_box_convert_load};
+                                             rs_box_convert_load, rs_box_vectors_load};
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
   enum cudaStreamCaptureMode mode = rs_cuda_relax();
@@ -204,7 +204,8 @@ static reshard_status launch_batch(const rs_cuda *cuda, int class, rs_box_batch 
   int (*const launch[RS_BOX_CLASSES])(const rs_box_batch *, uint32_t,
                                       void *) = {[RS_BOX_ROWS] = rs_box_rows_launch,
                                                  [RS_BOX_TRANSPOSES] = rs_box_transpose_launch,
-                                                 [RS_BOX_CONVERTS] = rs_box_convert_launch};
+                                                 [RS_BOX_CONVERTS] = rs_box_convert_launch,
+                                                 [RS_BOX_VECTORS] = rs_box_vectors_launch};
   const uint32_t most = (uint32_t)cuda->base.max_blocks;
   int error = class == RS_BOX_BULK ? rs_box_bulk_launch(batch, cuda->multiprocessors, most, stream)
                                    : launch[class](batch, most, stream);

@@ -370,7 +370,7 @@ static void clear_tables(rs_box_tables *tables) {
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     tables->tile[c].n = 0;
   tables->shape.n = tables->axis.n = tables->hand.n = 0;
-  tables->last = tables->threads = tables->kept = 0;
+  tables->last = tables->threads = tables->kept = tables->vector_threads = 0;
   tables->bulk_bytes = tables->narrow_src = tables->narrow_dst = 0;
   if (tables->slot.at != NULL)
     memset(tables->slot.at, 0, (size_t)tables->slot.n * sizeof *tables->slot.at);
@@ -417,6 +417,8 @@ reshard_status rs_box_tables_make(rs_box_tables *tables, const rs_copies *copies
     RS_TRY(add_copy(tables, copies, copy, steps, policy, tile, &class));
     if (copies->deal)
       RS_TRY(rs_box_deal_note(tables, class, copy->peer));
+    if (copies->deal && class == RS_BOX_CONVERTS)
+      RS_TRY(rs_box_deal_note(tables, RS_BOX_VECTORS, copy->peer));
   }
   RS_TRY(rs_box_deal(tables));
   int64_t from = policy->bulk_from > 0 ? policy->bulk_from : RS_BOX_BULK_FROM;

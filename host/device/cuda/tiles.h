@@ -40,7 +40,7 @@ typedef struct rs_box_tables {
   RS_VEC(rs_box_axis) axis;
   int64_t bulk_bytes, narrow_src, narrow_dst; /* bytes of copies that are cut for the engine; with narrow lines there */
   uint32_t last;                              /* shape that was looked for last: mostly the next one, too */
-  uint32_t threads, kept;                     /* of class converts: rs_box_part */
+  uint32_t threads, kept, vector_threads;     /* of classes converts and vectors: rs_box_part */
   /* Room for making them. */
   RS_VEC(uint32_t) slot; /* shapes by hash: index + 1, or 0 */
   RS_VEC(rs_axis) loops;
