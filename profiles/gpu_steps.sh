@@ -125,7 +125,7 @@ step() { # NAME SECONDS WHAT COMMAND...
   last=$(grep -avE '^$|^> ' "$work/$name.txt" | tail -1 | tr -d '\000' | cut -c1-200)
   case $status in
   0)
-    last=$(grep -aom1 -E '[0-9]+ cases?' "$work/$name.txt")
+    last=$(grep -aom1 -E '[0-9]+ (cases?|passed)' "$work/$name.txt")
     note "$name" passed $((SECONDS - began)) "$what${last:+: $last}"
     return 0
     ;;
