@@ -19,6 +19,7 @@ extern "C" {
  * its first store: H100 wants 32 KiB of them, H200 48 KiB, B200 64 KiB. */
 enum {
   RS_BOX_TILE = 32 << 10,      /* bytes of a tile, unless the host is told otherwise */
+  RS_BOX_PIECE = 16 << 10,     /* of contiguous pieces that the kernel for rows copies, and of spans, at most */
   RS_BOX_TILE_MOST = 64 << 10, /* since items of a tile are divided as 16-bit numbers */
   RS_BOX_TILE_LEAST = 4 << 10, /* of small programs, so that each SM has some */
   RS_BOX_TILES_PER_SM = 8,     /* that a program is to have before its tiles are larger than the least */
@@ -32,12 +33,11 @@ enum {
   RS_BOX_ROW_LOADS_MANY = 8,
   RS_BOX_TRANSPOSE_TILE = 16 << 10, /* bytes of a transposed tile in shared memory */
   RS_BOX_TRANSPOSE_BLOCKS = 5,      /* blocks of these on one SM */
-  RS_BOX_STAGE = 8 << 10,           /* bytes of a stage of the bulk class */
-  RS_BOX_STAGES = 5,                /* of a block: below the 48 KiB of shared memory that need no attribute */
-  RS_BOX_STAGES_AHEAD = 3,          /* of these, being loaded at one time; the others are being stored */
-  RS_BOX_BULK_BLOCKS = 5,           /* blocks of the bulk class on one SM */
-  RS_BOX_CONVERT_UNITS = 4,         /* of 4 numbers that a thread holds in registers, a power of two */
-  RS_BOX_CONVERT_VECTORS = 8,       /* the same, of 16 bytes of the wider side */
+  RS_BOX_BULK_THREADS = 128,
+  RS_BOX_BULK_LOADS = 2,      /* 16-byte loads of a thread of the bulk class, all that it has */
+  RS_BOX_BULK_BLOCKS = 12,    /* blocks of these on one SM */
+  RS_BOX_CONVERT_UNITS = 4,   /* of 4 numbers that a thread holds in registers, a power of two */
+  RS_BOX_CONVERT_VECTORS = 8, /* the same, of 16 bytes of the wider side */
   RS_BOX_CONVERT_AHEAD = 264, /* tiles from one that is worked on to one that is fetched to the second-level cache */
   RS_BOX_CONVERT_THREADS = 1024,
   RS_BOX_CONVERT_TURNED = 64,      /* rows and columns of a transposed box */
@@ -52,7 +52,7 @@ enum {
 #define RS_BOX_TRANSPOSE_I(element) (RS_BOX_TRANSPOSE_TILE / ((element)*RS_BOX_TRANSPOSE_J(element)))
 
 /* Tiles of the bulk class are contiguous pieces whose ends are aligned to 16 bytes on both sides. Others are rows of
- * kind RS_BOX_UNITS_16 of at most RS_BOX_STAGE bytes without inner loops. The kernel for rows can do them, too. */
+ * kind RS_BOX_UNITS_16 without inner loops. The kernel for rows can do them, too. */
 typedef enum rs_box_class {
   RS_BOX_ROWS = 0,
   RS_BOX_TRANSPOSES,
@@ -136,10 +136,12 @@ typedef struct rs_box_part {
   const rs_box_axis *axes;
   uint32_t count;          /* of tiles, 1 or more */
   uint32_t begin;          /* rs_box_batch_close */
-  uint32_t streaming;      /* the bytes will not be read again soon */
+  uint32_t largest;        /* class bulk: bytes of a tile, at most */
+  uint32_t slots;          /* class rows: there may be tiles of kind RS_BOX_SLOTS */
   uint32_t threads;        /* class converts: that share a box, at most; */
   uint32_t kept;           /* bytes of shared memory that a box takes, at most */
   uint32_t vector_threads; /* as `threads`, of the class vectors */
+  uint32_t unused;
 } rs_box_part;
 
 /* Parts that run in one launch, as a parameter. They take turns, tile by tile: when each rank of a process has its own,
@@ -165,14 +167,10 @@ int rs_box_bulk_load(void);
 int rs_box_convert_load(void);
 int rs_box_vectors_load(void);
 
-/* Architecture that the code of the bulk class on the current device was compiled for: from 90 on it uses the engine.
- * Older code does the same slowly, also on a device that has one. */
-int rs_box_bulk_arch(int *arch);
-
-/* A launch each; a cudaError_t. sms: of the device. most: of blocks, which then take tiles in turn; 0: no limit. */
+/* A launch each; a cudaError_t. most: of blocks, which then take tiles in turn; 0: no limit. */
 int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_transpose_launch(const rs_box_batch *batch, uint32_t most, void *stream);
-int rs_box_bulk_launch(const rs_box_batch *batch, int sms, uint32_t most, void *stream);
+int rs_box_bulk_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_convert_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_vectors_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 
@@ -186,9 +184,8 @@ typedef struct rs_box_span {
   uint32_t unused;
 } rs_box_span;
 typedef struct rs_box_spans {
-  uint32_t n, streaming;
-  uint32_t tile; /* bytes, a multiple of 128 */
-  uint32_t unused;
+  uint32_t n;
+  uint32_t tile;          /* bytes, a multiple of 128 */
   const uint32_t *closed; /* rs_box_batch.closed */
   rs_box_span span[RS_BOX_SPANS];
 } rs_box_spans;

@@ -81,7 +81,7 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
       if (i < n) {
         uint32_t r = rs_box_divide(i, magic), column = i - r * items;
         row_ends p = l.row(r);
-        v[u] = load<false, T>(p.src + column * Width);
+        v[u] = load<T>(p.src + column * Width);
         to[u] = p.dst + column * Width;
       }
     }
@@ -90,101 +90,129 @@ __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &s
 #pragma unroll
     for (uint32_t u = 0; u < Loads; u++)
       if (base + u * RS_BOX_THREADS < n)
-        store<false>(to[u], v[u]);
+        store(to[u], v[u]);
   }
 }
 
-/* Whole slots of rows. Agree: no row is shifted. */
-template <uint32_t RowLoads, bool Agree, typename Loops>
-__device__ __forceinline__ void copy_row_slots(const Loops &l, const rs_box_shape &shape, uint32_t count) {
-  constexpr uint32_t Loads = Agree ? RowLoads - (Loops::nested ? 1 : 0) : RowLoads / 2;
-  const uint32_t items = shape.items, magic = shape.magic, run = shape.run, n = l.rows(count) * items;
-  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
-    uint4 a[Loads] = {}, b[Agree ? 1 : Loads] = {};
-    uint32_t shift[Agree ? 1 : Loads] = {};
-    char *to[Loads] = {};
-#pragma unroll
-    for (uint32_t u = 0; u < Loads; u++) {
-      uint32_t i = base + u * RS_BOX_THREADS;
-      if (i < n) {
-        uint32_t r = rs_box_divide(i, magic), slot = i - r * items;
-        row_ends p = l.row(r);
-        slots s = find_slots(p.src, p.dst, run);
-        if (slot < s.n) {
-          const char *from = p.src + s.head + slot * 16;
-          to[u] = p.dst + s.head + slot * 16;
-          if (Agree) {
-            a[u] = load<false, uint4>(from);
-          } else {
-            shift[u] = s.shift;
-            a[u] = load<false, uint4>(from - s.shift);
-            if (s.shift > 0)
-              b[u] = load<false, uint4>(from - s.shift + 16);
-          }
-        }
-      }
-    }
-    if (is_closed_late(l.closed, base))
-      return;
-#pragma unroll
-    for (uint32_t u = 0; u < Loads; u++)
-      if (to[u] != nullptr)
-        store<false>(to[u], Agree ? a[u] : shifted(a[u], b[u], shift[u]));
-  }
-}
-
-/* Copies the bytes before and behind the slots of rows: 32 each, as far as there are so many, in units of Width. */
-template <int Width, typename Loops>
-__device__ __forceinline__ void copy_ends(const Loops &l, const rs_box_shape &shape, uint32_t count) {
+/* The ends of a row, as a lane has them: units of Width bytes before its first slot and behind its last. */
+template <int Width, uint32_t Units> struct lane_ends {
   using T = typename rs_unit<Width>::type;
-  constexpr uint32_t each = 32 / Width;
-  const uint32_t run = shape.run, n = l.rows(count) * 2 * each;
-  constexpr uint32_t Loads = 3;
-  for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
-    T v[Loads] = {};
-    char *to[Loads] = {};
+  T head[Units], tail[Units];
+};
+template <uint32_t Lanes, int Width> using ends_of = lane_ends<Width, (32 / Width + Lanes - 1) / Lanes>;
+
+template <uint32_t Lanes, int Width, uint32_t Units>
+__device__ __forceinline__ void load_ends(lane_ends<Width, Units> *ends, const char *src, const slots &s,
+                                          uint32_t run) {
+  using T = typename rs_unit<Width>::type;
+  const uint32_t lane = threadIdx.x % Lanes, tail = s.head + 16 * s.n;
 #pragma unroll
-    for (uint32_t u = 0; u < Loads; u++) {
-      uint32_t i = base + u * RS_BOX_THREADS;
-      if (i < n) {
-        row_ends p = l.row(i / (2 * each));
-        slots s = find_slots(p.src, p.dst, run);
-        uint32_t at = i % each * Width, end = s.head;
-        if (i / each % 2 == 1) {
-          at += s.head + 16 * s.n;
-          end = run;
+  for (uint32_t k = 0; k < Units; k++) {
+    const uint32_t at = (lane + k * Lanes) * Width;
+    if (at < s.head)
+      ends->head[k] = load<T>(src + at);
+    if (tail + at < run)
+      ends->tail[k] = load<T>(src + tail + at);
+  }
+}
+
+template <uint32_t Lanes, int Width, uint32_t Units>
+__device__ __forceinline__ void store_ends(const lane_ends<Width, Units> &ends, char *dst, const slots &s,
+                                           uint32_t run) {
+  const uint32_t lane = threadIdx.x % Lanes, tail = s.head + 16 * s.n;
+#pragma unroll
+  for (uint32_t k = 0; k < Units; k++) {
+    const uint32_t at = (lane + k * Lanes) * Width;
+    if (at < s.head)
+      store(dst + at, ends.head[k]);
+    if (tail + at < run)
+      store(dst + tail + at, ends.tail[k]);
+  }
+}
+
+/* Rows of at most a slot for each of so many lanes, that are neighbours. */
+template <uint32_t Rows, uint32_t Lanes, int Width, typename Loops>
+__device__ __forceinline__ void copy_short_rows(const Loops &l, uint32_t run, uint32_t count) {
+  constexpr uint32_t Groups = RS_BOX_THREADS / Lanes;
+  const uint32_t n = l.rows(count), lane = threadIdx.x % Lanes;
+  for (uint32_t first = threadIdx.x / Lanes; first < n; first += Groups * Rows) {
+    uint4 a[Rows] = {}, b[Rows] = {};
+    ends_of<Lanes, Width> ends[Rows] = {};
+    char *to[Rows] = {};
+    slots s[Rows] = {};
+#pragma unroll
+    for (uint32_t r = 0; r < Rows; r++) {
+      if (first + r * Groups < n) {
+        const row_ends p = l.row(first + r * Groups);
+        to[r] = p.dst;
+        s[r] = find_slots(p.src, p.dst, run);
+        const char *from = p.src + s[r].head - s[r].shift + lane * 16;
+        if (lane < s[r].n) {
+          a[r] = load<uint4>(from);
+          if (s[r].shift > 0)
+            b[r] = load<uint4>(from + 16);
         }
-        if (at < end) {
-          v[u] = load<false, T>(p.src + at);
-          to[u] = p.dst + at;
-        }
+        load_ends<Lanes>(&ends[r], p.src, s[r], run);
       }
     }
-    if (is_closed_late(l.closed, base))
+    if (is_closed_late(l.closed, first < Groups ? 0 : RS_BOX_THREADS))
       return;
 #pragma unroll
-    for (uint32_t u = 0; u < Loads; u++)
-      if (to[u] != nullptr)
-        store<false>(to[u], v[u]);
+    for (uint32_t r = 0; r < Rows; r++) {
+      if (to[r] != nullptr) {
+        store_ends<Lanes>(ends[r], to[r], s[r], run);
+        if (lane < s[r].n)
+          store(to[r] + s[r].head + lane * 16, shifted(a[r], b[r], s[r].shift));
+      }
+    }
   }
 }
 
-template <uint32_t RowLoads, typename Loops>
-__device__ __forceinline__ void copy_slot_rows(const Loops &l, const rs_box_shape &shape, uint32_t count) {
-  if (shape.agree && modulo_16(l.base.src) == modulo_16(l.base.dst))
-    copy_row_slots<RowLoads, true>(l, shape, count);
+/* Longer rows, a warp each. */
+template <uint32_t RowLoads, int Width, typename Loops>
+__device__ __forceinline__ void copy_long_rows(const Loops &l, uint32_t run, uint32_t count) {
+  constexpr uint32_t Loads = RowLoads - (Loops::nested ? 1 : 0);
+  const uint32_t n = l.rows(count), lane = threadIdx.x % 32;
+  for (uint32_t row = threadIdx.x / 32; row < n; row += RS_BOX_THREADS / 32) {
+    const row_ends p = l.row(row);
+    const slots s = find_slots(p.src, p.dst, run);
+    ends_of<32, Width> ends = {};
+    load_ends<32>(&ends, p.src, s, run);
+    const uint32_t closed = row < RS_BOX_THREADS / 32 ? load_closed(l.closed) : 0; /* comes beside the data */
+    const char *from = p.src + s.head - s.shift;
+    char *to = p.dst + s.head;
+    for (uint32_t slot = lane; slot < s.n; slot += 32 * Loads) {
+      uint4 a[Loads] = {}, b[Loads] = {};
+#pragma unroll
+      for (uint32_t k = 0; k < Loads; k++)
+        if (slot + k * 32 < s.n) {
+          a[k] = load<uint4>(from + (slot + k * 32) * 16);
+          if (s.shift > 0)
+            b[k] = load<uint4>(from + (slot + k * 32) * 16 + 16);
+        }
+      if (closed != 0)
+        return;
+#pragma unroll
+      for (uint32_t k = 0; k < Loads; k++)
+        if (slot + k * 32 < s.n)
+          store(to + (slot + k * 32) * 16, shifted(a[k], b[k], s.shift));
+    }
+    if (closed == 0)
+      store_ends<32>(ends, p.dst, s, run);
+  }
+}
+
+template <uint32_t RowLoads, int Width, typename Loops>
+__device__ __forceinline__ void copy_slot_rows(const Loops &l, uint32_t run, uint32_t count) {
+  if (run < 17 * 16)
+    copy_short_rows<RowLoads / 2, 16, Width>(l, run, count);
+  else if (run < 33 * 16)
+    copy_short_rows<RowLoads / 2, 32, Width>(l, run, count);
   else
-    copy_row_slots<RowLoads, false>(l, shape, count);
-  switch (shape.grain) {
-  case 0: copy_ends<1>(l, shape, count); break;
-  case 1: copy_ends<2>(l, shape, count); break;
-  case 2: copy_ends<4>(l, shape, count); break;
-  case 3: copy_ends<8>(l, shape, count); break;
-  default: break; /* rows are whole slots */
-  }
+    copy_long_rows<RowLoads, Width>(l, run, count);
 }
 
-template <uint32_t RowLoads, bool Nested>
+template <uint32_t RowLoads, bool Slots, bool Nested>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
                                            const rs_box_axis *between, const uint32_t *closed) {
   const tile_loops<Nested> l(tile, shape, between, closed);
@@ -194,7 +222,14 @@ __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box
   case RS_BOX_UNITS_4: copy_units<RowLoads, 4>(l, shape, tile.count); break;
   case RS_BOX_UNITS_8: copy_units<RowLoads, 8>(l, shape, tile.count); break;
   case RS_BOX_UNITS_16: copy_units<RowLoads, 16>(l, shape, tile.count); break;
-  default: copy_slot_rows<RowLoads>(l, shape, tile.count); break;
+  default:
+    if constexpr (Slots) {
+      switch (shape.grain) {
+      case 0: copy_slot_rows<RowLoads, 1>(l, shape.run, tile.count); break;
+      case 1: copy_slot_rows<RowLoads, 2>(l, shape.run, tile.count); break;
+      default: copy_slot_rows<RowLoads, 4>(l, shape.run, tile.count); break;
+      }
+    }
   }
 }
 
@@ -204,38 +239,38 @@ __device__ __forceinline__ void keep_loops(rs_box_axis *between, const rs_box_sh
   const uint32_t n = 3 * (shape.inside - 1);
   if (threadIdx.x < n)
     reinterpret_cast<uint2 *>(between)[threadIdx.x] =
-        load<false, uint2>(reinterpret_cast<const char *>(axes + shape.more) + 8 * threadIdx.x);
+        load<uint2>(reinterpret_cast<const char *>(axes + shape.more) + 8 * threadIdx.x);
   __syncthreads();
 }
 
-template <uint32_t RowLoads> __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
+/* Slots: the batch has tiles of that kind. */
+template <uint32_t RowLoads, bool Slots>
+__device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t) {
   RS_SHARED(rs_box_axis, between, [RS_BOX_LOOPS - 2]);
   uint32_t k;
   const rs_box_tile tile = find_tile(batch, t, &k);
   if (tile.shape == RS_BOX_CONTIGUOUS) {
-    if (batch.part[k].streaming)
-      copy_contiguous<true>(tile.src, tile.dst, tile.count, batch.closed_late);
-    else
-      copy_contiguous<false>(tile.src, tile.dst, tile.count, batch.closed_late);
+    copy_contiguous(tile.src, tile.dst, tile.count, batch.closed_late);
     return;
   }
   const rs_box_shape shape = load_shape(batch.part[k].shapes + tile.shape);
   if (shape.inside > 1)
     keep_loops(between, shape, batch.part[k].axes);
   if (shape.inside == 0)
-    copy_shape<RowLoads, false>(tile, shape, nullptr, batch.closed_late);
+    copy_shape<RowLoads, Slots, false>(tile, shape, nullptr, batch.closed_late);
   else
-    copy_shape<RowLoads, true>(tile, shape, between, batch.closed_late);
+    copy_shape<RowLoads, Slots, true>(tile, shape, between, batch.closed_late);
 }
 
 /* Blocks of an SM: more loads take more registers. */
 template <uint32_t RowLoads> constexpr int row_blocks = RowLoads > RS_BOX_ROW_LOADS ? RS_BOX_BLOCKS / 2 : RS_BOX_BLOCKS;
 
-template <uint32_t RowLoads>
+/* A kernel of its own for rows by slots: the compiler makes the others slower beside them. */
+template <uint32_t RowLoads, bool Slots>
 __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
     copy_rows(RS_GRID_CONSTANT(rs_box_batch) batch) {
   if (!is_closed(batch.closed))
-    copy_tile<RowLoads>(batch, blockIdx.x);
+    copy_tile<RowLoads, Slots>(batch, blockIdx.x);
 }
 
 /* Fewer blocks than tiles: kernels of their own, so that the others need no loop. */
@@ -245,20 +280,27 @@ __global__ static void __launch_bounds__(RS_BOX_THREADS, row_blocks<RowLoads>)
   if (is_closed(batch.closed))
     return;
   for (uint32_t t = blockIdx.x; t < batch.tiles; t += gridDim.x) {
-    copy_tile<RowLoads>(batch, t);
+    copy_tile<RowLoads, true>(batch, t);
     __syncthreads(); /* before the next tile's loops come into shared memory */
   }
 }
 
 template <uint32_t RowLoads> int load_rows() {
-  int error = rs_launch_load(copy_rows<RowLoads>);
+  int error = rs_launch_load(copy_rows<RowLoads, false>);
+  if (error == cudaSuccess)
+    error = rs_launch_load(copy_rows<RowLoads, true>);
   return error != cudaSuccess ? error : rs_launch_load(copy_rows_limited<RowLoads>);
 }
 
 template <uint32_t RowLoads> int launch_rows(const rs_box_batch &batch, uint32_t most, void *stream) {
-  const dim3 block(RS_BOX_THREADS);
-  return most > 0 && most < batch.tiles ? rs_launch(copy_rows_limited<RowLoads>, dim3(most), block, 0, stream, batch)
-                                        : rs_launch(copy_rows<RowLoads>, dim3(batch.tiles), block, 0, stream, batch);
+  const dim3 grid(batch.tiles), block(RS_BOX_THREADS);
+  bool slots = false;
+  for (uint32_t k = 0; k < batch.nparts; k++)
+    slots |= batch.part[k].slots != 0;
+  if (most > 0 && most < batch.tiles)
+    return rs_launch(copy_rows_limited<RowLoads>, dim3(most), block, 0, stream, batch);
+  return slots ? rs_launch(copy_rows<RowLoads, true>, grid, block, 0, stream, batch)
+               : rs_launch(copy_rows<RowLoads, false>, grid, block, 0, stream, batch);
 }
 
 __device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32_t t) {
@@ -274,10 +316,7 @@ __device__ __forceinline__ void copy_span_tile(const rs_box_spans &spans, uint32
   const int64_t piece = t - (low > 0 ? spans.span[low - 1].end : 0);
   const int64_t begin = rs_box_piece_begin(span.dst, spans.tile, piece);
   const int64_t end = min(rs_box_piece_begin(span.dst, spans.tile, piece + 1), span.bytes);
-  if (spans.streaming)
-    copy_contiguous<true>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), nullptr);
-  else
-    copy_contiguous<false>(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), nullptr);
+  copy_contiguous(span.src + begin, span.dst + begin, static_cast<uint32_t>(end - begin), nullptr);
 }
 
 __global__ static void __launch_bounds__(RS_BOX_THREADS, RS_BOX_BLOCKS)

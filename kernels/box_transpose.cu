@@ -87,7 +87,7 @@ __device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tili
 #pragma unroll
   for (int i = 0; i < Q - 1; i++)
     if (i < l.n)
-      l.at[i] = load<false, typename S::element>(row + e.begin + i * Element);
+      l.at[i] = load<typename S::element>(row + e.begin + i * Element);
   /* Row q of item k is (q + k * rows) further than the first; the shift of that, and what a row more adds. */
   constexpr int rows = S::warps / S::strips * Q;
   const int first = warp / S::strips * Q, at = (warp % S::strips * 32 + lane) * 4, left = ni * Element - 4 - at;
@@ -99,7 +99,7 @@ __device__ __forceinline__ loaded_end<Element> load_unaligned(uint32_t (&w)[tili
     for (int q = 0; q < Q; q++) {
       const int j = k * rows + q, shift = (origin + j * step) & 3;
       if (first + j < nj && at >= shift && left + shift >= 0)
-        w[k][q] = load<false, uint32_t>(from + j * src_j - shift);
+        w[k][q] = load<uint32_t>(from + j * src_j - shift);
     }
   *unstored = load_closed(closed);
 #pragma unroll
@@ -123,13 +123,13 @@ __device__ __forceinline__ void store_unaligned(const uint32_t *kept, const rs_b
     const int shift = modulo_4(row), at = lane * 4 - shift;
     const uint32_t word = kept[S::at(i, lane)], before = __shfl_up_sync(0xffffffff, word, 1);
     if (i < ni && at >= 0 && at + 4 <= n)
-      store<false>(row + at, __funnelshift_l(before, word, 8 * shift));
+      store(row + at, __funnelshift_l(before, word, 8 * shift));
   }
   const int i = warp + lane / 2 * S::warps;
   char *row = tile.dst + i * dst_i;
   const row_end e = find_end(modulo_4(row), i < ni ? n : 0, 0, lane % 2 == 1);
   for (int at = e.begin; at < e.end; at += Element)
-    store<false>(row + at, static_cast<typename S::element>(kept[S::at(i, at / 4)] >> 8 * (at % 4)));
+    store(row + at, static_cast<typename S::element>(kept[S::at(i, at / 4)] >> 8 * (at % 4)));
 }
 
 /* --- A tile --- */
@@ -155,7 +155,7 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
 #pragma unroll
       for (int q = 0; q < Q; q++)
         if (i < ni && j + q < nj)
-          w[k][q] = load<false, word>(tile.src + (j + q) * src_j + i * Element);
+          w[k][q] = load<word>(tile.src + (j + q) * src_j + i * Element);
     }
     unstored = load_closed(closed);
   } else if constexpr (Q > 1) {
@@ -190,7 +190,7 @@ __device__ __forceinline__ void transpose_tile(char *room, const rs_box_tile &ti
     for (int k = 0; k < S::stores; k++) {
       int item = warp + k * S::warps, i = item / (S::columns / 32), column = item % (S::columns / 32) * 32 + lane;
       if (i < stored && column * Q < nj)
-        store<false>(tile.dst + i * dst_i + column * static_cast<int>(sizeof(word)), w[k]);
+        store(tile.dst + i * dst_i + column * static_cast<int>(sizeof(word)), w[k]);
     }
   } else if constexpr (Q > 1) {
     store_unaligned<Element>(kept, tile, dst_i, stored);

@@ -44,21 +44,10 @@ static int rs_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
 }
 
 /* Has the kernel's code on the current device: else its first launch brings it there, which may allocate, wait for the
- * device, and be refused while a stream is captured. *arch (or NULL): the machine that this code was compiled for, 90
- * for sm_90. It is less than the device is where the driver has made it of the PTX of an older one. */
-template <typename... P> static int rs_launch_load(void (*kernel)(P...), int *arch = nullptr) {
+ * device, and be refused while a stream is captured. */
+template <typename... P> static int rs_launch_load(void (*kernel)(P...)) {
   cudaFuncAttributes attributes;
-  int error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(kernel));
-  if (error == cudaSuccess && arch != nullptr)
-    *arch = attributes.ptxVersion;
-  return error;
-}
-
-/* Asks for as much shared memory on an SM as there can be, in place of first-level cache, where this kernel runs on the
- * current device: else the driver may leave room for fewer blocks than fit. */
-template <typename... P> static int rs_launch_prefer_shared(void (*kernel)(P...)) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributePreferredSharedMemoryCarveout,
-                              cudaSharedmemCarveoutMaxShared);
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(kernel));
 }
 
 /* Lets launches of this kernel on the current device have so many bytes of dynamic shared memory. */

@@ -136,14 +136,14 @@ report_rows() { # STEP TITLE OTHER KEY: the other's name, and the keys of its ti
 
 report_policy() { # of the step tiles
   grep -qs '^best: ' "$work/tiles.txt" || return 0
-  printf '\n## Settings\n\nTimes as multiples of memcpy'"'"'s, by bytes of a tile and the bulk copy engine.\n\n'
-  sed -nE -e 's/^tiles of (.*), the bulk copy engine (.*)$/=\1, \2/p' \
+  printf '\n## Settings\n\nTimes as multiples of memcpy'"'"'s, by bytes of a tile and the bulk kernel.\n\n'
+  sed -nE -e 's/^tiles of (.*), the bulk kernel (.*)$/=\1, \2/p' \
     -e 's/^(gpu_[^ ]*)\/iterations.* x_memcpy=([0-9.]+).*/\1|\2/p' \
     "$work/tiles.txt" | awk -F'|' '/^=/ { how = substr($0, 2); if (!seen[how]++) hows[++n] = how; next }
       !($1 in known) { known[$1] = 1; copies[++m] = $1 }
       { x[how, $1] = $2 }
       END {
-        head = "| tiles, engine |"
+        head = "| tiles, bulk kernel |"
         for (k = 1; k <= m; k++) {
           head = head " " substr(copies[k], 10) " |"
           rule = rule " ---: |"

@@ -167,19 +167,19 @@ measure_rows() { # FILTER SECONDS JSON
   return "$failed"
 }
 
-# Measures how copies are best cut on this GPU: bytes of a tile and the bulk copy engine or not, with these a thread's
+# Measures how copies are best cut on this GPU: bytes of a tile and the bulk kernel or not, with these a thread's
 # loads, and for tiny rows the leap from which on tiles follow the source. What is faster by 1 % is better. The last
 # line says what to set.
 measure_tiles() { # JSON TILE...: the beginning of the names of files, and bytes of tiles
-  local json=$1 never=9223372036854775807 best='' least='' first='' fastest tile engine loads leap
+  local json=$1 never=9223372036854775807 best='' least='' first='' fastest tile bulk loads leap
   local rows='^gpu_copy_(runs/(16384|4096|256)|shifted/4096)/'
   try() { # FILTER TILE BULK_FROM LEAP LOADS
-    local tile='by size' engine=never mean
+    local tile='by size' bulk=never mean
     [ "$2" = 0 ] || tile="$(($2 / 1024)) KiB"
-    [ "$3" != 1 ] || engine='wherever it can'
-    [ "$4" = 0 ] || engine+=", leap $4"
-    [ "$5" = 0 ] || engine+=", $5 loads"
-    echo "tiles of $tile, the bulk copy engine $engine"
+    [ "$3" != 1 ] || bulk='wherever it can'
+    [ "$4" = 0 ] || bulk+=", leap $4"
+    [ "$5" = 0 ] || bulk+=", $5 loads"
+    echo "tiles of $tile, the bulk kernel $bulk"
     RESHARD_CUDA_TILE=$2 RESHARD_CUDA_BULK_FROM=$3 RESHARD_CUDA_LEAP=$4 RESHARD_CUDA_LOADS=$5 "$micro" \
       --benchmark_filter="$1" --benchmark_out="$json-$2-$3-$4-$5.json" 2>&1 | tee "$work/tried" || return
     mean=$(sed -n 's/^gpu_.* x_memcpy=//p' "$work/tried" | awk '{ sum += log($1) } END { print sum / NR }')
@@ -187,19 +187,19 @@ measure_tiles() { # JSON TILE...: the beginning of the names of files, and bytes
     least=$mean best=${*:2}
   }
   for tile in "${@:2}"; do
-    for engine in 1 "$never"; do
-      try "$rows" "$tile" "$engine" 0 0 || return
+    for bulk in 1 "$never"; do
+      try "$rows" "$tile" "$bulk" 0 0 || return
       first=${first:-$least}
     done
   done
-  read -r tile engine _ <<<"$best"
-  for loads in 2 8; do try "$rows" "$tile" "$engine" 0 "$loads" || return; done
+  read -r tile bulk _ <<<"$best"
+  for loads in 2 8; do try "$rows" "$tile" "$bulk" 0 "$loads" || return; done
   loads=${best##* } fastest=$least least=''
   for leap in 0 32 128; do try '^gpu_copy_interleaved/' 0 1 "$leap" 0 || return; done
   read -r _ _ leap _ <<<"$best"
   printf 'best: RESHARD_CUDA_TILE=%s RESHARD_CUDA_BULK_FROM=%s RESHARD_CUDA_LEAP=%s RESHARD_CUDA_LOADS=%s, ' \
-    "$tile" "$engine" "$leap" "$loads"
-  awk "BEGIN { printf \"%.3f x the speed of tiles by size with the engine\n\", exp($first - $fastest) }"
+    "$tile" "$bulk" "$leap" "$loads"
+  awk "BEGIN { printf \"%.3f x the speed of tiles by size with the bulk kernel\n\", exp($first - $fastest) }"
 }
 
 # Each process looks like a machine of its own to NCCL, which refuses several ranks of one machine on one GPU. Of

@@ -1,7 +1,7 @@
 /* Compares the GPU's work byte by byte with the CPU's on the same memory.
  *
  * Random copies have all widths, shapes and alignments. They run compiled and once, from graphs and on several streams.
- * The size of tiles is drawn, and so is the bulk copy engine. Then come copies that convert, spans, casts, selections
+ * The size of tiles is drawn, and so is the bulk kernel. Then come copies that convert, spans, casts, selections
  * and storage. */
 #include "bench/gpu/context.h"
 
@@ -21,7 +21,7 @@ typedef struct gpu_checker {
   char *source, *wanted, *seen; /* the same on the host; what came */
   const char *what;
   gpu_policy policy;  /* of this case */
-  int64_t bulk, wide; /* programs with tiles for the engine; with tiles of more than 16 KiB */
+  int64_t bulk, wide; /* programs with tiles of the bulk kernel; with tiles of more than 16 KiB */
 } gpu_checker;
 
 /* Draws how programs of this case are cut and run. */
@@ -38,8 +38,7 @@ static void draw_policy(gpu_checker *c) {
 /* Counts what tiles these copies are cut in. */
 static void note_tiles(gpu_checker *c, const rs_copies *copies) {
   rs_box_tables tables = {0};
-  rs_box_policy policy = {c->b->info.multiprocessors, c->b->info.major >= 9, c->policy.tile, c->policy.bulk_from,
-                          c->policy.leap};
+  rs_box_policy policy = {c->b->info.multiprocessors, true, c->policy.tile, c->policy.bulk_from, c->policy.leap};
   CLI_TRY("", rs_box_tables_make(&tables, copies, &policy));
   bool wide = false;
   for (int k = 0; k < RS_BOX_CLASSES; k++)
@@ -125,7 +124,7 @@ static int64_t add_copy(gpu_checker *c, rs_copies *copies, int64_t at) {
   return shift + size;
 }
 
-/* Adds rows of whole 16 bytes, of 32 bytes to 128 KiB: what the bulk copy engine takes, and what fills large tiles. */
+/* Adds rows of whole 16 bytes, of 32 bytes to 128 KiB: what the bulk kernel takes, and what fills large tiles. */
 static int64_t add_rows(gpu_checker *c, rs_copies *copies, int64_t at) {
   rng *r = &c->r;
   int64_t run = 16 * (rng_one_in(r, 2) ? rng_in(r, 2 << 10, 8 << 10) : 2 * rng_log(r, 1 << 10));
@@ -139,7 +138,7 @@ static int64_t add_rows(gpu_checker *c, rs_copies *copies, int64_t at) {
 
 /* Adds copies to the bytes from at on, to end at most. */
 static int64_t add_copies(gpu_checker *c, rs_copies *copies, int64_t at, int64_t end) {
-  if (rng_one_in(&c->r, 3)) { /* these alone: the engine takes a program that is mostly rows */
+  if (rng_one_in(&c->r, 3)) { /* these alone: the bulk kernel takes a program that is mostly rows */
     while (at + (160 << 10) < end)
       at += add_rows(c, copies, at);
     return at;
@@ -466,7 +465,7 @@ int gpu_check(gpu_context *b, const gpu_check_options *o) {
   gpu_set_policy(b->gpu, (gpu_policy){0});
   if (o->large)
     wrong += !check_beyond_4g(b);
-  printf("%lld programs had tiles of the bulk copy engine, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,
+  printf("%lld programs had tiles of the bulk kernel, %lld had tiles of more than 16 KiB\n", (long long)c.bulk,
          (long long)c.wide);
   const char *kinds = o->kind != NULL ? o->kind : "copies, conversions, spans, casts, selections, memset and storage";
   if (o->cases > 0)

@@ -40,7 +40,7 @@ static inline int64_t gpu_sets(int64_t l2, int64_t bytes) {
   return n < GPU_MOST_SETS ? n : GPU_MOST_SETS;
 }
 
-/* Policy of a device's copies from now on: bytes of a tile, bytes of a program from which on the bulk copy engine is
+/* Policy of a device's copies from now on: bytes of a tile, bytes of a program from which on the bulk kernel is
  * used, and bytes from a tiny row to the next from which on tiles follow the source. Loads are those of a thread before
  * its first store. RESHARD_CUDA_TILE, _BULK_FROM, _LEAP, _LOADS; 0: as the library sees fit. */
 typedef struct gpu_policy {

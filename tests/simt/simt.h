@@ -56,14 +56,6 @@ const char *simt_error_text(void);
  * threads. */
 void simt_set_order(uint64_t seed);
 
-/* Architecture of the code, as kernels see it: 90 (default) for sm_90. They are the same whatever it is. For all
- * threads. */
-void simt_set_arch(int arch);
-int simt_get_arch(void);
-
-/* The kernel that asked last for as much shared memory as there is, as simt_launch names it; NULL: none. */
-const void *simt_get_preferred(void);
-
 /* Since the process started: launches executed, CUDA threads, switches between threads, kernels loaded ahead. */
 typedef struct simt_counts {
   int64_t launches, blocks, threads, switches, loads;

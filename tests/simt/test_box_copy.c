@@ -127,29 +127,32 @@ static void program_make(program *p, const rs_box_policy *policy) {
 }
 
 /* closed: of a batch, known early or late; NULL, or a word. */
+/* Blocks that share a tile: a power of two. */
+static int64_t bulk_parts(const rs_box_batch *batch) {
+  int64_t parts = 1, largest = 0;
+  for (uint32_t i = 0; i < batch->nparts; i++)
+    largest = rs_max(largest, batch->part[i].largest);
+  while (parts * 16 * RS_BOX_BULK_THREADS * RS_BOX_BULK_LOADS < largest)
+    parts *= 2;
+  return parts;
+}
+
 static void classes_launch(program *programs, int n, const uint32_t *closed) {
-  int (*const rows_and_transposes[])(const rs_box_batch *, uint32_t, void *) = {rs_box_rows_launch,
-                                                                                rs_box_transpose_launch};
+  int (*const launch[])(const rs_box_batch *, uint32_t, void *) = {rs_box_rows_launch, rs_box_transpose_launch,
+                                                                   rs_box_bulk_launch};
   for (int c = 0; c < RS_BOX_CONVERTS; c++) {
     rs_box_batch batch = {.loads = below(2) == 0 ? 0 : 1u << (1 + below(3))};
     *(below(2) == 0 ? &batch.closed : &batch.closed_late) = closed;
     for (int i = 0; i < n; i++)
       if (programs[i].part[c].count > 0) {
-        programs[i].part[c].streaming = below(2) == 0;
         assert_true(rs_box_batch_add(&batch, &programs[i].part[c]));
       }
     rs_box_batch_close(&batch);
     uint32_t most = below(2) == 0 ? 0 : 1 + (uint32_t)below(5);
     int64_t before = simt_get_counts().blocks;
-    if (c == RS_BOX_BULK) {
-      int sms = below(2) == 0 ? 1 : SMS;
-      int64_t limit = rs_min(sms * RS_BOX_BULK_BLOCKS, most > 0 ? most : INT32_MAX);
-      assert_int_equal((below(4) == 0 ? rs_box_bulk_launch_small : rs_box_bulk_launch)(&batch, sms, most, NULL), 0);
-      assert_int_equal(simt_get_counts().blocks - before, rs_min(batch.tiles, limit));
-    } else {
-      assert_int_equal(rows_and_transposes[c](&batch, most, NULL), 0);
-      assert_int_equal(simt_get_counts().blocks - before, most > 0 ? rs_min(batch.tiles, most) : batch.tiles);
-    }
+    int64_t blocks = c == RS_BOX_BULK ? batch.tiles * bulk_parts(&batch) : batch.tiles;
+    assert_int_equal(launch[c](&batch, most, NULL), 0);
+    assert_int_equal(simt_get_counts().blocks - before, most > 0 ? rs_min(blocks, most) : blocks);
   }
 }
 
@@ -289,7 +292,7 @@ static box regular_box(int64_t most) {
   return b;
 }
 
-/* For the bulk copy engine. */
+/* For the bulk kernel. */
 static box long_rows(void) {
   int64_t width = between(128, below(2) == 0 ? 520 : 3000) * 16;
   box b = {.element = 16, .naxes = 3, .src_shift = below(16) * 16, .dst_shift = below(16) * 16};
@@ -314,10 +317,10 @@ CASE(random_boxes) {
     int n = below(3) == 0 ? (int)between(2, 4) : 1;
     for (int i = 0; i < n; i++) {
       rs_box_policy policy = random_policy();
-      bool engine = policy.bulk && policy.bulk_from == 1 && below(2) == 0;
+      bool bulk = policy.bulk && policy.bulk_from == 1 && below(2) == 0;
       for (int64_t boxes = between(0, 4); boxes >= 0; boxes--) {
         int64_t most = below(4) == 0 ? 48 << 10 : 6 << 10;
-        box b = engine ? long_rows() : below(2) == 0 ? random_box(most) : regular_box(most);
+        box b = bulk ? long_rows() : below(2) == 0 ? random_box(most) : regular_box(most);
         add_box(&programs[i], &b);
       }
       program_make(&programs[i], &policy);
@@ -423,22 +426,6 @@ CASE(tiles_of_the_most_loops) {
   }
 }
 
-/* More tiles of the bulk class than the lanes of each block look up at once. */
-CASE(many_bulk_tiles) {
-  for (seed = 1; seed <= 4; seed++) {
-    draw_state = seed;
-    program p = {0};
-    box b = {.element = 16, .naxes = 1, .axes = {{50000, 16, 16}}};
-    measure(&b);
-    add_box(&p, &b);
-    program_make(&p, &(rs_box_policy){SMS, true, 4096, 1, 0});
-    assert_true(p.part[RS_BOX_BULK].count > 33 * RS_BOX_BULK_BLOCKS);
-    programs_launch(&p, 1);
-    program_check(&p);
-    clear(&p);
-  }
-}
-
 /* Conditions that every kind must have met by now. */
 CASE(all_were_hit) {
   for (int kind = 0; kind <= RS_BOX_SLOTS; kind++)
@@ -463,7 +450,7 @@ CASE(spans_are_copied_whole) {
   static const uint32_t words[] = {0, 1};
   for (int k = 0; k < CASES / 20; k++) {
     draw_state = seed = 900 + (uint64_t)k;
-    rs_box_spans list = {.tile = (uint32_t)between(1, below(4) == 0 ? 320 : 16) * 128, .streaming = below(2) == 0};
+    rs_box_spans list = {.tile = (uint32_t)between(1, below(4) == 0 ? 320 : 16) * 128};
     char *src[RS_BOX_SPANS], *dst[RS_BOX_SPANS];
     int64_t bytes[RS_BOX_SPANS], from[RS_BOX_SPANS], to[RS_BOX_SPANS];
     int n = (int)below(k % 5 == 0 ? RS_BOX_SPANS + 1 : 8);
@@ -503,35 +490,10 @@ CASE(spans_are_copied_whole) {
 CASE(each_class_of_copy_has_all_its_kernels) {
   int64_t before = simt_get_counts().loads;
   assert_int_equal(rs_box_rows_load(), 0);
-  assert_int_equal(simt_get_counts().loads - before, 8);
+  assert_int_equal(simt_get_counts().loads - before, 11);
   assert_int_equal(rs_box_transpose_load(), 0);
   assert_int_equal(rs_box_bulk_load(), 0);
-  assert_int_equal(simt_get_counts().loads - before, 11);
-}
-
-static const void *launched;
-static int note_launch(void *user, simt_launch *launch) {
-  (void)user;
-  launched = launch->kernel;
-  simt_free(launch);
-  return 0;
-}
-
-/* Before any launch, since both ways to prepare one ask for it. */
-CASE(bulk_kernel_asks_for_all_shared_memory) {
-  int (*const load[])(void) = {rs_box_bulk_load, rs_box_rows_load, rs_box_transpose_load};
-  int arch;
-  rs_box_batch batch = {.nparts = 1, .tiles = 1, .part = {{.count = 1}}};
-  simt_set_enqueue(note_launch, NULL);
-  assert_int_equal(rs_box_bulk_launch(&batch, 1, 0, NULL), 0);
-  simt_set_enqueue(NULL, NULL);
-  for (int i = 0; i < 3; i++)
-    assert_int_equal(load[i](), 0);
-  assert_ptr_equal(simt_get_preferred(), launched);
-  assert_int_equal(rs_box_bulk_load_small(), 0);
-  assert_ptr_not_equal(simt_get_preferred(), launched);
-  assert_int_equal(rs_box_bulk_arch(&arch), 0);
-  assert_ptr_equal(simt_get_preferred(), launched);
+  assert_int_equal(simt_get_counts().loads - before, 14);
 }
 
 int main(void) {

@@ -74,9 +74,9 @@ static void check_sectors(int64_t run, int64_t k, int64_t leap, bool parts) {
 }
 
 CASE(sectors_of_tiny_rows_that_leap_belong_to_one_tile) {
-  for (int64_t run = 4; run <= 8; run++)
-    for (int64_t leap = 32; leap < 160; leap += leap % 16 == 0 ? 4 : 12)
-      for (int64_t k = leap < 128 ? 2 : 8; k * run <= leap; k++)
+  for (int64_t run = 4; run <= 64; run += run < 8 ? 1 : 4)
+    for (int64_t leap = 32; leap < 288; leap += leap % 16 == 0 ? 4 : 12)
+      for (int64_t k = 2; k * run <= rs_min(leap, LINE); k++)
         for (int parts = 0; parts < 2; parts++)
           check_sectors(run, k, leap, parts != 0);
   check_sectors(4, 4, 16, true); /* two in a sector */

@@ -100,9 +100,11 @@ void rs_box_tables_write(const rs_box_tables *tables, char *host, const char *de
                             .shapes = (const rs_box_shape *)shapes,
                             .axes = (const rs_box_axis *)axes,
                             .count = (uint32_t)tables->tile[c].n,
+                            .largest = tables->largest,
                             .threads = tables->threads,
                             .kept = tables->kept,
-                            .vector_threads = tables->vector_threads};
+                            .vector_threads = tables->vector_threads,
+                            .slots = tables->slots};
   }
 }
 

@@ -242,9 +242,8 @@ static reshard_status get_attribute(const rs_cuda *cuda, enum cudaDeviceAttr whi
 }
 
 static reshard_status read_attributes(rs_cuda *cuda) {
-  int l2, pools;
+  int pools;
   RS_TRY(get_attribute(cuda, cudaDevAttrMultiProcessorCount, &cuda->multiprocessors));
-  RS_TRY(get_attribute(cuda, cudaDevAttrL2CacheSize, &l2));
   RS_TRY(get_attribute(cuda, cudaDevAttrMemoryPoolsSupported, &pools));
   RS_TRY(rs_environment_number("RESHARD_CUDA_TILE", &cuda->tile));
   RS_TRY(rs_environment_number("RESHARD_CUDA_BULK_FROM", &cuda->bulk_from));
@@ -258,7 +257,6 @@ static reshard_status read_attributes(rs_cuda *cuda) {
       cuda->loads != RS_BOX_ROW_LOADS_MANY)
     return rs_error(RESHARD_ERROR_INVALID, "RESHARD_CUDA_LOADS=%lld is none of %d, %d and %d", (long long)cuda->loads,
                     RS_BOX_ROW_LOADS_FEW, RS_BOX_ROW_LOADS, RS_BOX_ROW_LOADS_MANY);
-  cuda->l2_bytes = l2;
   cuda->pools = pools != 0;
   return RESHARD_SUCCESS;
 }

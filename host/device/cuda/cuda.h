@@ -10,7 +10,6 @@
 typedef struct rs_cuda {
   rs_device base;
   int multiprocessors;
-  int64_t l2_bytes;
   int64_t tile, bulk_from, leap; /* of programs compiled from now on: rs_box_policy; 0: as it sees fit */
   int64_t loads; /* of a thread before its first store, in copies of rows from now on; 0: RS_BOX_ROW_LOADS */
   bool pools;    /* has stream-ordered allocation */
@@ -22,7 +21,6 @@ typedef struct rs_cuda {
   int (*set_current)(struct CUctx_st *context);
   int (*get_attribute)(void *value, int attribute, unsigned long long pointer);
   int (*get_attributes)(unsigned n, int *attributes, void **values, unsigned long long pointer);
-  atomic_int bulk_arch;           /* rs_box_bulk_arch; 0: not asked yet */
   struct rs_cuda *next;           /* handle of the process (memory.c, whose lock is of this and of the pool) */
   cudaMemPool_t pool;             /* NULL: not made yet */
   pthread_mutex_t mutex;          /* of the following */
@@ -105,8 +103,8 @@ reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int
 void rs_cuda_release(rs_device *device, rs_program *program);
 reshard_status rs_cuda_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream);
 /* The same by kernels alone. closed: in memory of the device; nothing is copied when it is not 0. */
-reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
-                                   const uint32_t *closed, void *stream);
+reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *spans, const uint32_t *closed,
+                                   void *stream);
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream);
 int64_t rs_cuda_count(const rs_program *program);
 /* Brings the code of all programs and spans to the device. A launch that had to would wait for the kernels that run. */

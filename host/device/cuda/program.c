@@ -14,10 +14,7 @@
 
 #include <stdlib.h>
 
-enum {
-  ENGINE = 90,           /* code for it uses the bulk copy engine */
-  PLAIN_SPAN = 64 << 20, /* spans of which each is worth a call of its own */
-};
+enum { PLAIN_SPAN = 64 << 20 /* spans of which each is worth a call of its own */ };
 
 typedef struct cuda_program {
   rs_box_part part[RS_BOX_CLASSES];
@@ -38,42 +35,19 @@ static inline cuda_program *program_of(rs_program *p) { return (cuda_program *)p
 
 /* --- Compiling --- */
 
-/* Finds whether the code for this GPU uses the bulk copy engine. A library may have been built for older GPUs alone,
- * whose PTX the driver compiles for newer ones. */
-static reshard_status find_engine(rs_device *device, bool *engine) {
-  rs_cuda *cuda = rs_cuda_of(device);
-  int arch = atomic_load_explicit(&cuda->bulk_arch, memory_order_relaxed);
-  rs_cuda_before before;
-  if (arch == 0) {
-    RS_TRY(rs_cuda_enter(device, &before));
-    enum cudaStreamCaptureMode mode = rs_cuda_relax();
-    cudaError_t error = (cudaError_t)rs_box_bulk_arch(&arch);
-    reshard_status status = rs_cuda_check(rs_cuda_restore(mode, error), "cudaFuncGetAttributes");
-    rs_cuda_leave(before);
-    RS_TRY(status);
-    atomic_store_explicit(&cuda->bulk_arch, arch, memory_order_relaxed);
-  }
-  *engine = arch >= ENGINE;
-  return RESHARD_SUCCESS;
-}
-
 static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
   const rs_cuda *cuda = rs_cuda_of(device);
-  rs_box_policy policy = {cuda->multiprocessors, false, cuda->tile, cuda->bulk_from, cuda->leap};
-  RS_TRY(find_engine(device, &policy.bulk));
+  const rs_box_policy policy = {cuda->multiprocessors, true, cuda->tile, cuda->bulk_from, cuda->leap};
   return rs_box_tables_make(tables, copies, &policy);
 }
 
-static void write_tables(rs_device *device, cuda_program *p, const rs_box_tables *tables, const rs_copies *copies,
-                         int64_t total_bytes, char *host, char *memory) {
+static void write_tables(cuda_program *p, const rs_box_tables *tables, const rs_copies *copies, char *host,
+                         char *memory) {
   rs_box_tables_write(tables, host, memory, p->part);
-  bool streaming = !copies->staging && total_bytes >= rs_cuda_of(device)->l2_bytes / 2;
   p->own = !copies->deal;
   p->count = 0;
-  for (int c = 0; c < RS_BOX_CLASSES; c++) {
-    p->part[c].streaming = streaming;
+  for (int c = 0; c < RS_BOX_CLASSES; c++)
     p->count += p->part[c].count;
-  }
 }
 
 /* Uploads from host memory to memory of the device, before it returns. */
@@ -119,8 +93,7 @@ static reshard_status load_code(rs_device *device, const cuda_program *p) {
 
 reshard_status rs_cuda_load_copies(rs_device *device) { return load_code(device, NULL); }
 
-static reshard_status compile_program(rs_device *device, const rs_copies *copies, int64_t total_bytes,
-                                      cuda_program *p) {
+static reshard_status compile_program(rs_device *device, const rs_copies *copies, cuda_program *p) {
   char *host = NULL;
   rs_box_tables tables = {0};
   reshard_status status;
@@ -129,7 +102,7 @@ static reshard_status compile_program(rs_device *device, const rs_copies *copies
   if (bytes > 0) {
     RS_TRY_GOTO(status, rs_alloc(&host, bytes, 1), done);
     RS_TRY_GOTO(status, rs_device_alloc(device, (size_t)bytes, (void **)&p->memory), done);
-    write_tables(device, p, &tables, copies, total_bytes, host, p->memory);
+    write_tables(p, &tables, copies, host, p->memory);
     RS_TRY_GOTO(status, upload_tables(device, p->memory, host, (size_t)bytes), done);
   }
   status = load_code(device, p); /* also without copies: spans may follow */
@@ -140,9 +113,10 @@ done:
 }
 
 reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  (void)total_bytes;
   cuda_program *p;
   RS_TRY(rs_alloc_zero(&p, 1, sizeof *p));
-  RS_TRY_OR(compile_program(device, copies, total_bytes, p), rs_cuda_release(device, (rs_program *)p));
+  RS_TRY_OR(compile_program(device, copies, p), rs_cuda_release(device, (rs_program *)p));
   *out = (rs_program *)p;
   return RESHARD_SUCCESS;
 }
@@ -150,6 +124,7 @@ reshard_status rs_cuda_compile(rs_device *device, const rs_copies *copies, int64
 /* --- Copies that run once --- */
 
 reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int64_t total_bytes, rs_program **out) {
+  (void)total_bytes;
   if (*out == NULL)
     RS_TRY(rs_alloc_zero(out, 1, sizeof(cuda_program)));
   cuda_program *p = program_of(*out);
@@ -163,7 +138,7 @@ reshard_status rs_cuda_recompile(rs_device *device, const rs_copies *copies, int
   if (p->table_bytes == 0)
     return RESHARD_SUCCESS;
   RS_TRY(rs_upload_buffers_take(device, &p->buffers, (size_t)p->table_bytes, true, &p->buffer));
-  write_tables(device, p, &p->tables, copies, total_bytes, p->buffer->host, p->buffer->memory);
+  write_tables(p, &p->tables, copies, p->buffer->host, p->buffer->memory);
   p->pending = true;
   return RESHARD_SUCCESS;
 }
@@ -204,11 +179,11 @@ static reshard_status launch_batch(const rs_cuda *cuda, int class, rs_box_batch 
   int (*const launch[RS_BOX_CLASSES])(const rs_box_batch *, uint32_t,
                                       void *) = {[RS_BOX_ROWS] = rs_box_rows_launch,
                                                  [RS_BOX_TRANSPOSES] = rs_box_transpose_launch,
+                                                 [RS_BOX_BULK] = rs_box_bulk_launch,
                                                  [RS_BOX_CONVERTS] = rs_box_convert_launch,
                                                  [RS_BOX_VECTORS] = rs_box_vectors_launch};
   const uint32_t most = (uint32_t)cuda->base.max_blocks;
-  int error = class == RS_BOX_BULK ? rs_box_bulk_launch(batch, cuda->multiprocessors, most, stream)
-                                   : launch[class](batch, most, stream);
+  int error = launch[class](batch, most, stream);
   batch->nparts = batch->tiles = 0;
   return rs_cuda_check((cudaError_t)error, "box copy launch");
 }
@@ -274,20 +249,19 @@ static reshard_status launch_spans(const rs_cuda *cuda, rs_box_spans *spans, voi
 
 /* Copies one span, or large ones, by the driver, which has the fastest copy of each kind there is, between GPUs as
  * well. For many spans its calls would take longer than the copies: these go by a kernel. */
-static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
-                                 const uint32_t *closed, void *stream) {
+static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *spans, const uint32_t *closed,
+                                 void *stream) {
   const rs_cuda *cuda = rs_cuda_of(device);
   rs_box_spans batch;
   batch.n = 0;
   batch.closed = closed;
-  batch.streaming = total_bytes >= cuda->l2_bytes / 2;
   int64_t bytes = 0, some = 0;
   for (int64_t i = 0; i < n; i++) {
     bytes += spans[i].bytes;
     some += spans[i].bytes > 0;
-    batch.streaming &= !spans[i].staging;
   }
-  batch.tile = (uint32_t)(cuda->tile > 0 ? cuda->tile : rs_box_tile_bytes(bytes, cuda->multiprocessors));
+  int64_t tile = rs_min(rs_box_tile_bytes(bytes, cuda->multiprocessors), RS_BOX_PIECE);
+  batch.tile = (uint32_t)(cuda->tile > 0 ? cuda->tile : tile);
   for (int64_t i = 0; i < n; i++) {
     const rs_span *s = &spans[i];
     if (s->bytes == 0)
@@ -302,17 +276,18 @@ static reshard_status copy_spans(rs_device *device, int64_t n, const rs_span *sp
   return batch.n > 0 ? launch_spans(cuda, &batch, stream) : RESHARD_SUCCESS;
 }
 
-reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes,
-                                   const uint32_t *closed, void *stream) {
+reshard_status rs_cuda_copy_unless(rs_device *device, int64_t n, const rs_span *spans, const uint32_t *closed,
+                                   void *stream) {
   rs_cuda_before before;
   RS_TRY(rs_cuda_enter(device, &before));
-  reshard_status status = copy_spans(device, n, spans, total_bytes, closed, stream);
+  reshard_status status = copy_spans(device, n, spans, closed, stream);
   rs_cuda_leave(before);
   return status;
 }
 
 reshard_status rs_cuda_copy(rs_device *device, int64_t n, const rs_span *spans, int64_t total_bytes, void *stream) {
-  return rs_cuda_copy_unless(device, n, spans, total_bytes, NULL, stream);
+  (void)total_bytes;
+  return rs_cuda_copy_unless(device, n, spans, NULL, stream);
 }
 
 int64_t rs_cuda_count(const rs_program *p) { return p == NULL ? 0 : ((const cuda_program *)p)->count; }

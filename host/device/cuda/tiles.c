@@ -6,15 +6,16 @@
  * - Where the innermost loop leaps in the source while another one follows its lines, tiles are blocks of these two
  *   loops: so each source line is read by one block of threads. If the rows are single elements that are contiguous on
  *   one side each, this is a transpose, and goes through shared memory. Else the rest of a line waits in the
- *   first-level cache. Rows of 4 to 8 bytes that leap within a line are cut so for the sake of its 32-byte sectors.
+ *   first-level cache. Rows of 4 to 64 bytes that leap within a line are cut so for the sake of its sectors.
  * - Else a tile has whole inner loops as far as they fit, and a range of the next one.
  *
  * A tile is of the same size everywhere, but small programs have smaller ones, so that all SMs have work.
  *
  * Copies may take turns within lines: rows to columns of narrow shards, cyclic blocks. They must be at the same lines
  * at the same time. Else each of them would read the line from memory, or write a part of it there. So tiles of
- * programs with narrow lines are sorted, by source or by destination address, whichever has more of them. Copies of
- * short rows that lie evenly between each other's are cut as one, with a loop more. */
+ * programs with narrow lines, or with rows that end within lines, are sorted, by source or by destination address,
+ * whichever has more of them. Copies of short rows that lie evenly between each other's are cut as one, with a loop
+ * more. */
 #include "device/cuda/tiles.h"
 
 #include "base/order.h"
@@ -25,14 +26,15 @@
 enum {
   LEAP = 128,        /* a source stride that leaves the line */
   TINY_LEAST = 4,    /* rows whose sectors are worth being read once: shorter ones are bound by their instructions */
-  TINY = 8,          /* the longest of these */
-  SECTOR = 32,       /* bytes that memory and the second-level cache give at once */
+  TINY = 64,         /* the longest of these */
+  SECTOR = 64,       /* bytes that memory gives at once */
   BLOCK_LEAST = 8,   /* steps worth a block */
   BLOCK_LINE = 256,  /* bytes of a block along lines of either side, at least */
-  SHORT = 64,        /* rows that are worth being blocked */
+  SHORT = 128,       /* from one row to the next in a line of the source, below which they are worth being blocked */
   SLOT_LEAST = 128,  /* rows worth 16-byte slots whatever their alignment: fewer items than by units, ends included */
-  BULK_LEAST = 2048, /* rows worth the bulk copy engine */
+  BULK_LEAST = 2048, /* rows worth the bulk kernel */
   NARROW = 512,      /* contiguous bytes below which neighbours matter */
+  RAGGED = 2048,     /* likewise, bytes of rows that are not aligned to 16 */
 };
 
 /* A copy while it is cut. */
@@ -132,17 +134,16 @@ static bool leaps_in_line(const tiled_copy *c) { return is_tiny(c->run) && llabs
 
 /* Index of the loop that follows the source's lines where the innermost one leaps, or -1. */
 static int follows_source(const tiled_copy *c, const rs_box_policy *policy) {
-  if (c->n < 2 || c->run >= SHORT || c->loop[c->n - 1].n < BLOCK_LEAST)
+  if (c->n < 2 || c->run > TINY || c->loop[c->n - 1].n < BLOCK_LEAST)
     return -1;
   const bool in_line = leaps_in_line(c);
-  const int64_t leap = llabs(c->loop[c->n - 1].src), least = in_line ? 2 : BLOCK_LEAST;
-  const int64_t below = in_line ? rs_min(leap, SECTOR) : SHORT;
+  const int64_t leap = llabs(c->loop[c->n - 1].src), below = in_line ? rs_min(leap, SECTOR) : SHORT;
   if (leap < (!in_line ? LEAP : policy->leap > 0 ? policy->leap : RS_BOX_LEAP))
     return -1;
   int best = -1;
   for (int i = 0; i < c->n - 1; i++) {
     int64_t stride = llabs(c->loop[i].src);
-    if (c->loop[i].n >= least && stride < below && stride != 0 && (best < 0 || stride < llabs(c->loop[best].src)))
+    if (stride < below && stride != 0 && (best < 0 || stride < llabs(c->loop[best].src)))
       best = i;
   }
   return best;
@@ -158,7 +159,7 @@ static int64_t steps_into_line(const void *at, int64_t step) {
  * neighbours in the source. */
 static void cut_blocks(tiled_copy *c, int follows, int64_t tile) {
   rs_box_loop *j = &c->loop[c->n - 2], *i = &c->loop[c->n - 1], moved = c->loop[follows], last = *i;
-  bool fills = !leaps_in_line(c) || 2 * moved.n >= RS_BOX_TRANSPOSE_I(c->run);
+  bool few = leaps_in_line(c) || moved.n < BLOCK_LEAST, fills = !few || 2 * moved.n >= RS_BOX_TRANSPOSE_I(c->run);
   memmove(&c->loop[follows], &c->loop[follows + 1], (size_t)(c->n - 2 - follows) * sizeof moved);
   *j = last;
   *i = moved;
@@ -217,8 +218,8 @@ static void choose_tiles(tiled_copy *c, const rs_box_policy *policy, int64_t til
     c->class = RS_BOX_BULK;
   if (follows >= 0)
     cut_blocks(c, follows, tile);
-  else if (c->run > tile / 2 || c->n == 0 || (bulk && c->run > RS_BOX_STAGE))
-    cut_pieces(c, tile);
+  else if (c->run > tile / 2 || c->n == 0)
+    cut_pieces(c, bulk ? tile : rs_min(tile, RS_BOX_PIECE));
   else
     cut_loops(c, tile, bulk ? 1 : RS_BOX_LOOPS);
 }
@@ -349,15 +350,27 @@ static int64_t contiguous_bytes(const tiled_copy *c, bool of_source) {
   return width;
 }
 
+/* Are lines of a side of several tiles? */
+static bool shares_lines(const tiled_copy *c, bool of_source) {
+  bool leaps = true;
+  for (int k = c->n - c->nfold; k < c->n; k++)
+    leaps &= llabs(of_source ? c->loop[k].src : c->loop[k].dst) != c->run;
+  return contiguous_bytes(c, of_source) < NARROW || (leaps && c->grain < 4 && c->run < RAGGED);
+}
+
 static void note_lines(rs_box_tables *tables, const tiled_copy *c) {
   int64_t bytes = c->run;
   for (int k = 0; k < c->n; k++)
     bytes *= c->loop[k].n;
-  if (c->class == RS_BOX_BULK)
+  if (c->class == RS_BOX_BULK) {
+    int64_t tile = c->piece > 0 ? c->piece : c->run * c->loop[c->out].block;
+    tables->largest = (uint32_t)rs_max(tables->largest, tile);
     tables->bulk_bytes += bytes;
-  if (c->n > 0 && contiguous_bytes(c, true) < NARROW)
+  }
+  tables->slots |= c->kind == RS_BOX_SLOTS && c->piece == 0;
+  if (c->n > 0 && shares_lines(c, true))
     tables->narrow_src += bytes;
-  if (c->n > 0 && contiguous_bytes(c, false) < NARROW)
+  if (c->n > 0 && shares_lines(c, false))
     tables->narrow_dst += bytes;
 }
 
@@ -370,13 +383,14 @@ static void clear_tables(rs_box_tables *tables) {
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     tables->tile[c].n = 0;
   tables->shape.n = tables->axis.n = tables->hand.n = 0;
-  tables->last = tables->threads = tables->kept = tables->vector_threads = 0;
+  tables->last = tables->largest = tables->slots = 0;
+  tables->threads = tables->kept = tables->vector_threads = 0;
   tables->bulk_bytes = tables->narrow_src = tables->narrow_dst = 0;
   if (tables->slot.at != NULL)
     memset(tables->slot.at, 0, (size_t)tables->slot.n * sizeof *tables->slot.at);
 }
 
-/* Tiles that were cut for the engine are good for rows, too: few of them are not worth a launch of their own. */
+/* Tiles of class bulk are good for rows, too: few of them are not worth a launch of their own. */
 static reshard_status move_bulk_to_rows(rs_box_tables *tables) {
   int64_t rows = tables->tile[RS_BOX_ROWS].n, bulk = tables->tile[RS_BOX_BULK].n;
   if (rows + bulk > INT32_MAX)

@@ -9,10 +9,10 @@
 /* Device and sizes that the tables are made for. */
 typedef struct rs_box_policy {
   int sms;      /* of the device */
-  bool bulk;    /* the code for it uses the bulk copy engine */
+  bool bulk;    /* long rows have the bulk kernel */
   int64_t tile; /* bytes of a tile, a multiple of 128 from RS_BOX_TILE_LEAST to RS_BOX_TILE_MOST; 0: by bytes and SMs */
-  int64_t bulk_from; /* bytes of a program from which on the engine pays; 0: RS_BOX_BULK_FROM */
-  int64_t leap;      /* bytes from a row of 4 to 8 to the next in the source, from which on tiles follow its sectors; 0:
+  int64_t bulk_from; /* bytes of a program from which on it pays; 0: RS_BOX_BULK_FROM */
+  int64_t leap;      /* bytes from a row of 4 to 64 to the next in the source, from which on tiles follow its lines; 0:
                         RS_BOX_LEAP */
 } rs_box_policy;
 enum { RS_BOX_BULK_FROM = 4 << 20, RS_BOX_LEAP = 16 /* leaves half a sector or more to others */ };
@@ -38,7 +38,8 @@ typedef struct rs_box_tables {
   RS_VEC(rs_box_tile) tile[RS_BOX_CLASSES];
   RS_VEC(rs_box_shape) shape;
   RS_VEC(rs_box_axis) axis;
-  int64_t bulk_bytes, narrow_src, narrow_dst; /* bytes of copies that are cut for the engine; with narrow lines there */
+  int64_t bulk_bytes, narrow_src, narrow_dst; /* bytes of copies that are cut for class bulk; with narrow lines there */
+  uint32_t largest, slots;                    /* of classes bulk and rows: rs_box_part */
   uint32_t last;                              /* shape that was looked for last: mostly the next one, too */
   uint32_t threads, kept, vector_threads;     /* of classes converts and vectors: rs_box_part */
   /* Room for making them. */

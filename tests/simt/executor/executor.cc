@@ -25,7 +25,6 @@ static __thread char error_text[512];
 static simt_enqueue enqueue;
 static void *enqueue_user;
 static uint64_t order_seed;
-static int arch = 90;
 static simt_counts counts;
 struct allowance {
   const void *kernel;
@@ -457,15 +456,6 @@ int simt::load_code() {
   return cudaSuccess;
 }
 
-static const void *preferred;
-
-int simt::prefer_shared(const void *kernel) {
-  __atomic_store_n(&preferred, kernel, __ATOMIC_RELAXED);
-  return cudaSuccess;
-}
-
-const void *simt_get_preferred(void) { return __atomic_load_n(&preferred, __ATOMIC_RELAXED); }
-
 void simt_abort(int error, const char *text) {
   set_error("%s", text);
   self->error = error;
@@ -516,6 +506,4 @@ void simt_set_enqueue(simt_enqueue hook, void *user) {
 }
 const char *simt_error_text(void) { return error_text; }
 void simt_set_order(uint64_t seed) { order_seed = seed; }
-void simt_set_arch(int to) { arch = to; }
-int simt_get_arch(void) { return arch; }
 simt_counts simt_get_counts(void) { return counts; }

@@ -48,10 +48,7 @@ int probe_bulk(const unsigned char *in, unsigned char *out, unsigned blocks, int
 /* least[0] = the least of in, by atomics of all threads; count[0] += how many were even. */
 int probe_atomics(const uint64_t *in, unsigned n, uint64_t *least, uint32_t *count);
 
-/* kernels/cast.cu and index_select.cu compiled with small limits: lists are cut in many launches; box_bulk.cu for a GPU
- * without the bulk copy engine. */
-int rs_box_bulk_load_small(void);
-int rs_box_bulk_launch_small(const rs_box_batch *batch, int sms, uint32_t most, void *stream);
+/* kernels/cast.cu and index_select.cu compiled with small limits: lists are cut in many launches. */
 int rs_cast_launch_small(int64_t n, const rs_cast *casts, const rs_axis *axes, uint32_t most, void *stream);
 size_t rs_cast_table_measure_small(int64_t n, const rs_cast *casts, const rs_axis *axes, rs_cast_table *table);
 void rs_cast_table_write_small(const rs_cast_table *table, int64_t n, const rs_cast *casts, const rs_axis *axes,

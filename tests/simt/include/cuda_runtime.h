@@ -98,7 +98,6 @@ void *shared_dynamic(void);
 int launch(simt_launch *launch);
 int allow_shared(const void *kernel, size_t bytes);
 int load_code(); /* is counted */
-int prefer_shared(const void *kernel);
 
 /* cp.async: as late as the hardware may be. The bytes are there when the wait returns and not before. */
 void async_copy(void *shared, const void *global, size_t bytes);
@@ -330,14 +329,7 @@ static int simt_launch_named(const char *name, void (*kernel)(P...), dim3 grid, 
 }
 /* The text of the call names the kernel. */
 #define rs_launch(...) simt_launch_named(#__VA_ARGS__, __VA_ARGS__)
-template <typename... P> static int rs_launch_load(void (*)(P...), int *arch = nullptr) {
-  if (arch != nullptr)
-    *arch = simt_get_arch();
-  return simt::load_code();
-}
-template <typename... P> static int rs_launch_prefer_shared(void (*kernel)(P...)) {
-  return simt::prefer_shared(reinterpret_cast<const void *>(kernel));
-}
+template <typename... P> static int rs_launch_load(void (*)(P...)) { return simt::load_code(); }
 template <typename... P> static int rs_launch_shared(void (*kernel)(P...), size_t bytes) {
   return simt::allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }

@@ -149,10 +149,9 @@ CASE(programs_beyond_a_launch_are_more_launches) {
   OK(end_machine(&b));
 }
 
-/* Long rows on a device with the bulk copy engine, more than RS_BOX_BULK_FROM of them, with a program of short ones: a
- * launch for each, where the code uses the engine; else one, since they are of one class. */
-static void long_rows(int arch) {
-  simt_set_arch(arch);
+/* Long rows, more than RS_BOX_BULK_FROM of them, with a program of short ones: a launch for each, since they are of two
+ * classes. */
+CASE(long_rows_have_a_launch_of_their_own) {
   vg_begin(NULL);
   rs_device *device;
   OK(rs_device_cuda_create(-1, &device));
@@ -177,7 +176,7 @@ static void long_rows(int arch) {
   OK(device->work->compile(device, &copies, copies.bytes, &program[1]));
   int64_t before = vg_count().launches;
   OK(device->work->run(device, 2, program, stream));
-  assert_int_equal(vg_count().launches - before, arch >= 90 ? 2 : 1);
+  assert_int_equal(vg_count().launches - before, 2);
   OK(device->streams->synchronize(device, stream));
   vg_peek(got, to, ROWS * ROW + 16);
   for (int64_t r = 0; r < ROWS; r++)
@@ -193,11 +192,7 @@ static void long_rows(int arch) {
   free(host);
   free(got);
   OK(vg_end());
-  simt_set_arch(90);
 }
-
-CASE(with_engine) { long_rows(90); }
-CASE(without_engine) { long_rows(80); }
 
 CASE(captured_programs_run_with_the_graph) {
   draw_state = 11;

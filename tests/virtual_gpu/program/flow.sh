@@ -104,11 +104,11 @@ holds report.md '^# 2026-01-31, virtual GPU 0$'; holds report.md '^Command: `./r
 holds report.md '^\| verify-graph \| passed'; holds report.md '[.] Driver 580.159.04'
 holds report.md '!\[.*\]\(throughput.svg\)'
 holds report.md '^start of a process: [0-9]+ ms, then [0-9]+ ms, then [0-9]+ ms, the last'
-holds log.txt '^        Idle : Active'; holds log.txt '^[1-9][0-9]* programs had tiles of the bulk copy engine'
+holds log.txt '^        Idle : Active'; holds log.txt '^[1-9][0-9]* programs had tiles of the bulk kernel'
 holds log.txt '^==> sweep-direct: '
 if [ -n "$micro" ]; then
   holds report.md '^\| .rs_copy<int, .bool.1>. \| 132 \| 1000.5 \| 2500 \| [0-9.]+ \| 52.5 \| 13 \| instructions'
-  holds report.md '^\| tiles, engine \| runs/256 \| runs/4096 \| runs/16384 \| shifted/4096 \| interleaved/4 \| '
+  holds report.md '^\| tiles, bulk kernel \| runs/256 \| runs/4096 \| runs/16384 \| shifted/4096 \| interleaved/4 \| '
   holds report.md '^\| 64 KiB, never \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \| - \| - \|$'
   holds report.md '^\| by size, wherever it can, leap 32 \| - \| - \| - \| - \| [0-9.]+ \| [0-9.]+ \|$'
   holds report.md '^best: RESHARD_CUDA_TILE=[0-9]+ RESHARD_CUDA_BULK_FROM=[0-9]+ RESHARD_CUDA_LEAP=[0-9]+ RESHARD_CU'

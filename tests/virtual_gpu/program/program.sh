@@ -120,7 +120,7 @@ done
 reshard=$RESHARD
 RESHARD=$RESHARD_GPU
 expect 0 check --cases "$((cases / 4 * 4))"; says ', 0 wrong$'
-[ "$cases" -lt 32 ] || says '^[1-9][0-9]* programs had tiles of the bulk copy engine, [1-9][0-9]* had'
+[ "$cases" -lt 32 ] || says '^[1-9][0-9]* programs had tiles of the bulk kernel, [1-9][0-9]* had'
 RESHARD_CUDA_TILE=100 refuse 3 'RESHARD_CUDA_TILE=100 is no multiple of 128' check --cases 1
 RESHARD_CUDA_LOADS=3 refuse 3 'RESHARD_CUDA_LOADS=3 is none of 2, 4 and 8' check --cases 1
 if [ -n "$RESHARD_MICRO" ]; then
