@@ -118,7 +118,8 @@ typedef struct rs_box_vectors {
   uint32_t units;                  /* of a box */
   uint8_t lanes, turns;            /* log2 of lanes of a box, and of the units that each of them has */
   uint8_t from, to, scale, turned; /* as in a shape */
-  uint8_t unused[6];
+  uint8_t split;                   /* units of the narrower side are aligned to 4 bytes alone */
+  uint8_t unused[5];
 } rs_box_vectors;
 
 enum { RS_BOX_CONTIGUOUS = 0xffffffff }; /* in place of the index of a shape */

@@ -1,10 +1,10 @@
 /* Box copies that convert numbers, in units of 16 bytes of the wider side.
  *
- * Tiles are as those of box_convert.cu. Here columns are dense, and all units whole and aligned on both sides, so that
- * a warp loads and stores whole sectors. A thread loads 8 units of a box, or 4 of some, before it uses the first. It
- * holds them as they lie in memory. There is a function for each pair of dtypes: what they share are words of codes,
- * and of these two numbers at a time become f32 and codes of the destination. So 32 KiB of the wider side take 256
- * threads, and a block of 128 x 128 numbers 256 or 512. */
+ * Tiles are as those of box_convert.cu. Here columns are dense, and all units whole and aligned on both sides, those of
+ * 8 bytes to 4 at least: a warp loads and stores whole sectors. A thread loads 8 units of a box, or 4 of some, before
+ * it uses the first. It holds them as they lie in memory. There is a function for each pair of dtypes: what they share
+ * are words of codes, and of these two numbers at a time become f32 and codes of the destination. So 32 KiB of the
+ * wider side take 256 threads, and a block of 128 x 128 numbers 256 or 512. */
 #include "kernels/box_convert_device.cuh"
 
 using namespace rs_box;
@@ -92,24 +92,30 @@ __device__ __forceinline__ vector_tile open_vectors(const rs_box_batch &batch, u
   P(RESHARD_BF16, RESHARD_F8_E4M3) P(RESHARD_F8_E4M3, RESHARD_BF16)
 /* clang-format on */
 
-template <int Words> __device__ __forceinline__ void load_words(uint32_t *words, const char *at) {
+/* A unit on a side; or each of two words by itself. */
+template <int Words> __device__ __forceinline__ void load_words(uint32_t *words, const char *at, bool split) {
   if constexpr (Words == 4) {
     const uint4 v = load<false, uint4>(at);
     words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-  } else if constexpr (Words == 2) {
+  } else if (Words == 2 && !split) {
     const uint2 v = load<false, uint2>(at);
     words[0] = v.x, words[1] = v.y;
   } else {
-    words[0] = load<false, uint32_t>(at);
+#pragma unroll
+    for (int i = 0; i < Words; i++)
+      words[i] = load<false, uint32_t>(at + 4 * i);
   }
 }
-template <int Words> __device__ __forceinline__ void store_words(char *at, const uint32_t *words) {
-  if constexpr (Words == 4)
+template <int Words> __device__ __forceinline__ void store_words(char *at, const uint32_t *words, bool split) {
+  if constexpr (Words == 4) {
     store<false>(at, make_uint4(words[0], words[1], words[2], words[3]));
-  else if constexpr (Words == 2)
+  } else if (Words == 2 && !split) {
     store<false>(at, make_uint2(words[0], words[1]));
-  else
-    store<false>(at, words[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Words; i++)
+      store<false>(at + 4 * i, words[i]);
+  }
 }
 
 /* The larger of both halves, each. */
@@ -250,7 +256,7 @@ __device__ __forceinline__ void convert_vectors_held(const vector_tile &t, uint3
   if (Scales && !MAKES && !Several && first + (threadIdx.x >> t.lanes) < t.boxes)
     by[0] = load_scale(find_scale(t, first + (threadIdx.x >> t.lanes)), small);
   each_vector_of<true, Several, N, IN>(t, first, [&](vector_place p) {
-    load_words<IN / 4>(words[p.k], t.src + p.offset);
+    load_words<IN / 4>(words[p.k], t.src + p.offset, t.of->split);
     if (Scales && !MAKES && Several)
       by[p.k] = load_scale(find_scale(t, p.box), small);
   });
@@ -275,7 +281,7 @@ __device__ __forceinline__ void convert_vectors_held(const vector_tile &t, uint3
     each_vector_of<false, Several, N, OUT>(t, first, [&](vector_place p) {
       uint32_t made[OUT / 4];
       rs_convert_words<From, To, V, Scales>(words[p.k], made, by[Several ? p.k : 0]);
-      store_words<OUT / 4>(t.dst + p.offset, made);
+      store_words<OUT / 4>(t.dst + p.offset, made, t.of->split);
     });
 }
 
@@ -292,7 +298,7 @@ __device__ __forceinline__ void turn_vectors(vector_tile t, const uint32_t *clos
 #pragma unroll
   for (uint32_t b = 0; b < BOXES; b++) {
     t.boxes = min(b + 1, boxes); /* by those threads alone that have the first one */
-    each_vector<true, N, IN>(t, b, [&](vector_place p) { load_words<IN / 4>(words[b][p.k], t.src + p.offset); });
+    each_vector<true, N, IN>(t, b, [&](vector_place p) { load_words<IN / 4>(words[b][p.k], t.src + p.offset, false); });
   }
   const bool stored = !is_closed(closed);
 #pragma unroll
@@ -315,7 +321,7 @@ __device__ __forceinline__ void turn_vectors(vector_tile t, const uint32_t *clos
         const uint32_t numbers[4] = {rs_bits(four.x), rs_bits(four.y), rs_bits(four.z), rs_bits(four.w)};
         uint32_t made[OUT / 4];
         rs_convert_words<RS_F32, To, 4, false>(numbers, made, 1);
-        store_words<OUT / 4>(t.dst + p.offset, made);
+        store_words<OUT / 4>(t.dst + p.offset, made, false);
       });
   }
 }

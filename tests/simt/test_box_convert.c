@@ -53,9 +53,9 @@ static void fill_numbers(char *memory, reshard_dtype dtype, int64_t bytes) {
     memcpy(memory + i, memory, (size_t)rs_min(drawn, bytes - i));
 }
 
-/* Likewise of units of 16 bytes of the wider side: of boxes held several at a time, in warps, of which a thread has
- * more than it can hold but for one, and with scales that are made or used; */
-static int64_t vectors[2][4];
+/* Tiles of units of 16 bytes of the wider side: of which a thread has units of some boxes, or of one; without scales,
+ * with such that are made, or used, and transposed; and those that are split. */
+static int64_t vectors[2][4], split;
 
 static void note_vectors(const rs_box_tables *tables) {
   for (int64_t i = 0; i < tables->tile[RS_BOX_VECTORS].n; i++) {
@@ -63,6 +63,7 @@ static void note_vectors(const rs_box_tables *tables) {
     memcpy(&v, tables->axis.at + tables->tile[RS_BOX_VECTORS].at[i].shape, sizeof v);
     const int scale = v.turned ? 3 : v.scale == 0 ? 0 : v.to == RESHARD_F8_E4M3 ? 1 : 2;
     vectors[1 << v.turns >= RS_BOX_CONVERT_VECTORS][scale]++;
+    split += v.split;
   }
 }
 
@@ -422,7 +423,7 @@ CASE(each_way_to_convert_was_taken) {
   for (int full = 0; full < 2; full++)
     for (int scale = 0; scale < 3; scale++)
       assert_true(vectors[full][scale] > 0);
-  assert_true(vectors[0][3] > 0);
+  assert_true(vectors[0][3] > 0 && split > 0);
   assert_true(large > 0 && several > 0 && parts > 0);
 }
 

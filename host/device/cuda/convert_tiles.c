@@ -102,6 +102,13 @@ static bool reaches_far(const convert_copy *c, bool source, const int64_t steps[
   return most > INT32_MAX;
 }
 
+/* True where a side's units are aligned, or the narrower one's of 8 bytes to 4. */
+static bool is_loadable(const convert_copy *c, bool source, int64_t unit) {
+  const int64_t width = source ? c->from.width : c->to.width;
+  const bool narrow = width < rs_max(c->from.width, c->to.width) && !c->turned;
+  return is_aligned(c, source, narrow ? rs_max(4 / width, 1) : unit);
+}
+
 /* Units of 16 bytes of the wider side: they are whole, dense and aligned on both sides, and a block of threads holds
  * those of a box. Transposed boxes have units of 4 numbers. */
 static bool is_vector(const convert_copy *c, const int64_t steps[2]) {
@@ -111,7 +118,7 @@ static bool is_vector(const convert_copy *c, const int64_t steps[2]) {
   if (c->turned && c->rows % unit != 0)
     return false;
   return (widest == 2 || widest == 4) && c->from.column == c->from.width && c->to.column == c->to.width &&
-         c->columns % unit == 0 && is_aligned(c, true, unit) && is_aligned(c, false, unit) &&
+         c->columns % unit == 0 && is_loadable(c, true, unit) && is_loadable(c, false, unit) &&
          units <= RS_BOX_CONVERT_VECTORS * RS_BOX_CONVERT_THREADS && !reaches_far(c, true, steps) &&
          !reaches_far(c, false, steps);
 }
@@ -172,7 +179,8 @@ static reshard_status find_convert_shape(rs_box_tables *tables, const convert_co
                            .from = c->formats[0],
                            .to = c->formats[1],
                            .scale = c->formats[2],
-                           .turned = c->turned};
+                           .turned = c->turned,
+                           .split = shape.grain != 3};
   _Static_assert(sizeof packed == sizeof more, "takes the place of three entries");
   if (vector)
     memcpy(more, &packed, sizeof more);
