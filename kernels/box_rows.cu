@@ -21,10 +21,10 @@ struct row_ends {
   char *dst;
 };
 
-/* Loops of a tile: the innermost and the outermost in registers, those between in shared memory. Most tiles have one
- * loop alone, and more loads in flight for it. */
-template <bool Nested> struct tile_loops {
-  static constexpr bool nested = Nested;
+/* Loops of a tile: the innermost and the outermost in registers, those between in shared memory. Most tiles have one or
+ * two loops (Inside 0 and 1), and more loads in flight for these; Inside 2 is one or more inside. */
+template <int Inside> struct tile_loops {
+  static constexpr bool nested = Inside > 0, deep = Inside > 1;
   row_ends base;
   int64_t outer_src, outer_dst;
   uint32_t inside;
@@ -39,10 +39,10 @@ template <bool Nested> struct tile_loops {
 
   /* Rows of the tile, when the outermost loop goes round count times. */
   __device__ __forceinline__ uint32_t rows(uint32_t count) const {
-    if (Nested)
+    if (nested)
       count *= inner.n;
 #pragma unroll 1
-    for (uint32_t k = 1; Nested && k < inside; k++)
+    for (uint32_t k = 1; deep && k < inside; k++)
       count *= more[k - 1].n;
     return count;
   }
@@ -56,10 +56,10 @@ template <bool Nested> struct tile_loops {
 
   __device__ __forceinline__ row_ends row(uint32_t r) const {
     row_ends p = base;
-    if (Nested)
+    if (nested)
       step(&p, &r, inner);
 #pragma unroll 1
-    for (uint32_t k = 1; Nested && k < inside; k++)
+    for (uint32_t k = 1; deep && k < inside; k++)
       step(&p, &r, more[k - 1]);
     p.src += r * outer_src;
     p.dst += r * outer_dst;
@@ -70,7 +70,7 @@ template <bool Nested> struct tile_loops {
 template <uint32_t RowLoads, int Width, typename Loops>
 __device__ __forceinline__ void copy_units(const Loops &l, const rs_box_shape &shape, uint32_t count) {
   using T = typename rs_unit<Width>::type;
-  constexpr uint32_t Loads = (Width < 8 ? 2 : 1) * RowLoads - (Loops::nested ? 1 : 0);
+  constexpr uint32_t Loads = (Width < 8 ? 2 : 1) * RowLoads - (Loops::deep ? 1 : 0);
   const uint32_t items = shape.items, magic = shape.magic, n = l.rows(count) * items;
   for (uint32_t base = threadIdx.x; base < n; base += RS_BOX_THREADS * Loads) {
     T v[Loads] = {};
@@ -171,7 +171,7 @@ __device__ __forceinline__ void copy_short_rows(const Loops &l, uint32_t run, ui
 /* Longer rows, a warp each. */
 template <uint32_t RowLoads, int Width, typename Loops>
 __device__ __forceinline__ void copy_long_rows(const Loops &l, uint32_t run, uint32_t count) {
-  constexpr uint32_t Loads = RowLoads - (Loops::nested ? 1 : 0);
+  constexpr uint32_t Loads = RowLoads - (Loops::deep ? 1 : 0);
   const uint32_t n = l.rows(count), lane = threadIdx.x % 32;
   for (uint32_t row = threadIdx.x / 32; row < n; row += RS_BOX_THREADS / 32) {
     const row_ends p = l.row(row);
@@ -212,10 +212,10 @@ __device__ __forceinline__ void copy_slot_rows(const Loops &l, uint32_t run, uin
     copy_long_rows<RowLoads, Width>(l, run, count);
 }
 
-template <uint32_t RowLoads, bool Slots, bool Nested>
+template <uint32_t RowLoads, bool Slots, int Inside>
 __device__ __forceinline__ void copy_shape(const rs_box_tile &tile, const rs_box_shape &shape,
                                            const rs_box_axis *between, const uint32_t *closed) {
-  const tile_loops<Nested> l(tile, shape, between, closed);
+  const tile_loops<Inside> l(tile, shape, between, closed);
   switch (shape.kind) {
   case RS_BOX_UNITS_1: copy_units<RowLoads, 1>(l, shape, tile.count); break;
   case RS_BOX_UNITS_2: copy_units<RowLoads, 2>(l, shape, tile.count); break;
@@ -257,9 +257,11 @@ __device__ __forceinline__ void copy_tile(const rs_box_batch &batch, uint32_t t)
   if (shape.inside > 1)
     keep_loops(between, shape, batch.part[k].axes);
   if (shape.inside == 0)
-    copy_shape<RowLoads, Slots, false>(tile, shape, nullptr, batch.closed_late);
+    copy_shape<RowLoads, Slots, 0>(tile, shape, nullptr, batch.closed_late);
+  else if (shape.inside == 1 && !Slots)
+    copy_shape<RowLoads, false, 1>(tile, shape, nullptr, batch.closed_late);
   else
-    copy_shape<RowLoads, Slots, true>(tile, shape, between, batch.closed_late);
+    copy_shape<RowLoads, Slots, 2>(tile, shape, between, batch.closed_late);
 }
 
 /* Blocks of an SM: more loads take more registers. */
