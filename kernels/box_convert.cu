@@ -26,13 +26,13 @@ constexpr uint32_t NUMBERS = 4 * UNITS; /* that a thread holds */
 /* Four numbers at an address that is aligned to as many. */
 template <int Bytes> __device__ __forceinline__ void load_four(uint32_t *code, const char *at) {
   if constexpr (Bytes == 4) {
-    const uint4 v = load<false, uint4>(at);
+    const uint4 v = load<uint4>(at);
     code[0] = v.x, code[1] = v.y, code[2] = v.z, code[3] = v.w;
   } else if constexpr (Bytes == 2) {
-    const uint2 v = load<false, uint2>(at);
+    const uint2 v = load<uint2>(at);
     code[0] = v.x & 0xffff, code[1] = v.x >> 16, code[2] = v.y & 0xffff, code[3] = v.y >> 16;
   } else {
-    const uint32_t v = load<false, uint32_t>(at);
+    const uint32_t v = load<uint32_t>(at);
 #pragma unroll
     for (int i = 0; i < 4; i++)
       code[i] = v >> 8 * i & 0xff;
@@ -40,11 +40,11 @@ template <int Bytes> __device__ __forceinline__ void load_four(uint32_t *code, c
 }
 template <int Bytes> __device__ __forceinline__ void store_four(char *at, const uint32_t *code) {
   if constexpr (Bytes == 4)
-    store<false>(at, make_uint4(code[0], code[1], code[2], code[3]));
+    store(at, make_uint4(code[0], code[1], code[2], code[3]));
   else if constexpr (Bytes == 2)
-    store<false>(at, make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16));
+    store(at, make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16));
   else
-    store<false>(at, code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24);
+    store(at, code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24);
 }
 
 __device__ __forceinline__ uint32_t bytes_of(int dtype) {
@@ -156,12 +156,12 @@ __device__ __forceinline__ void load_doubles(const convert_tile &t, uint32_t fir
   each_unit<true, false>(t, first, begin, [&](uint32_t at, const char *from, uint32_t, uint32_t) {
     uint64_t code = 0;
     if (aligned) {
-      const uint2 words = load<false, uint2>(from);
+      const uint2 words = load<uint2>(from);
       code = static_cast<uint64_t>(words.y) << 32 | words.x;
     } else {
 #pragma unroll 1
       for (int i = 0; i < 8; i++)
-        code |= static_cast<uint64_t>(load<false, uint8_t>(from + i)) << 8 * i;
+        code |= static_cast<uint64_t>(load<uint8_t>(from + i)) << 8 * i;
     }
     v[at] = rs_number_of<RS_F64>(code, odd);
   });
@@ -171,11 +171,11 @@ __device__ __forceinline__ void store_doubles(const convert_tile &t, uint32_t fi
   each_unit<false, false>(t, first, begin, [&](uint32_t at, char *to, uint32_t, uint32_t) {
     const uint64_t code = rs_code_of<RS_F64>(v[at]);
     if (aligned) {
-      store<false>(to, make_uint2(static_cast<uint32_t>(code), static_cast<uint32_t>(code >> 32)));
+      store(to, make_uint2(static_cast<uint32_t>(code), static_cast<uint32_t>(code >> 32)));
     } else {
 #pragma unroll 1
       for (int i = 0; i < 8; i++)
-        store<false>(to + i, static_cast<uint8_t>(code >> 8 * i));
+        store(to + i, static_cast<uint8_t>(code >> 8 * i));
     }
   });
 }

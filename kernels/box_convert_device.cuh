@@ -49,8 +49,8 @@ static __device__ __forceinline__ convert_tile open_tile(const rs_box_batch &bat
     const char *from = reinterpret_cast<const char *>(shape);
     if (threadIdx.x >= 8)
       from = reinterpret_cast<const char *>(
-          axes + (threadIdx.x < 17 ? load<false, uint32_t>(from + offsetof(rs_box_shape, more)) : tile.count));
-    reinterpret_cast<uint2 *>(loops)[threadIdx.x] = load<false, uint2>(from + 8 * word);
+          axes + (threadIdx.x < 17 ? load<uint32_t>(from + offsetof(rs_box_shape, more)) : tile.count));
+    reinterpret_cast<uint2 *>(loops)[threadIdx.x] = load<uint2>(from + 8 * word);
   } else if (threadIdx.x == 20) {
     loops[0].src = tile.src;
     loops[0].dst = tile.dst;
@@ -63,15 +63,15 @@ static __device__ __forceinline__ convert_tile open_tile(const rs_box_batch &bat
 
 /* A code of 1, 2 or 4 bytes, at an address that is aligned to them. */
 static __device__ __forceinline__ uint32_t load_code(const char *at, uint32_t bytes) {
-  return bytes == 1 ? load<false, uint8_t>(at) : bytes == 2 ? load<false, uint16_t>(at) : load<false, uint32_t>(at);
+  return bytes == 1 ? load<uint8_t>(at) : bytes == 2 ? load<uint16_t>(at) : load<uint32_t>(at);
 }
 static __device__ __forceinline__ void store_code(char *at, uint32_t code, uint32_t bytes) {
   if (bytes == 1)
-    store<false>(at, static_cast<uint8_t>(code));
+    store(at, static_cast<uint8_t>(code));
   else if (bytes == 2)
-    store<false>(at, static_cast<uint16_t>(code));
+    store(at, static_cast<uint16_t>(code));
   else
-    store<false>(at, code);
+    store(at, code);
 }
 
 /* --- Scales --- */

@@ -23,8 +23,6 @@ template <typename T> static __device__ __forceinline__ T load(const char *at) {
 template <typename T> static __device__ __forceinline__ void store(char *at, T value) {
   *global(reinterpret_cast<T *>(at)) = value;
 }
-template <bool, typename T> static __device__ __forceinline__ T load(const char *at) { return load<T>(at); }
-template <bool, typename T> static __device__ __forceinline__ void store(char *at, T value) { store(at, value); }
 
 /* A word that a meeting on another stream may store. */
 static __device__ __forceinline__ uint32_t load_relaxed(const uint32_t *at) {

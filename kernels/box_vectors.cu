@@ -59,7 +59,7 @@ __device__ __forceinline__ vector_tile open_vectors(const rs_box_batch &batch, u
   const rs_box_axis *axes = batch.part[k].axes;
   if (threadIdx.x < 12) {
     const char *from = reinterpret_cast<const char *>(axes + (threadIdx.x < 9 ? tile.shape : tile.count - 3));
-    reinterpret_cast<uint2 *>(shared)[threadIdx.x] = load<false, uint2>(from + 8 * threadIdx.x);
+    reinterpret_cast<uint2 *>(shared)[threadIdx.x] = load<uint2>(from + 8 * threadIdx.x);
   }
   if (threadIdx.x == 32 && batch.nparts == 1 && at + AHEAD < batch.tiles) {
     prefetch(batch.part[0].tiles + at + AHEAD);
@@ -95,26 +95,26 @@ __device__ __forceinline__ vector_tile open_vectors(const rs_box_batch &batch, u
 /* A unit on a side; or each of two words by itself. */
 template <int Words> __device__ __forceinline__ void load_words(uint32_t *words, const char *at, bool split) {
   if constexpr (Words == 4) {
-    const uint4 v = load<false, uint4>(at);
+    const uint4 v = load<uint4>(at);
     words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
   } else if (Words == 2 && !split) {
-    const uint2 v = load<false, uint2>(at);
+    const uint2 v = load<uint2>(at);
     words[0] = v.x, words[1] = v.y;
   } else {
 #pragma unroll
     for (int i = 0; i < Words; i++)
-      words[i] = load<false, uint32_t>(at + 4 * i);
+      words[i] = load<uint32_t>(at + 4 * i);
   }
 }
 template <int Words> __device__ __forceinline__ void store_words(char *at, const uint32_t *words, bool split) {
   if constexpr (Words == 4) {
-    store<false>(at, make_uint4(words[0], words[1], words[2], words[3]));
+    store(at, make_uint4(words[0], words[1], words[2], words[3]));
   } else if (Words == 2 && !split) {
-    store<false>(at, make_uint2(words[0], words[1]));
+    store(at, make_uint2(words[0], words[1]));
   } else {
 #pragma unroll
     for (int i = 0; i < Words; i++)
-      store<false>(at + 4 * i, words[i]);
+      store(at + 4 * i, words[i]);
   }
 }
 
