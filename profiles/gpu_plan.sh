@@ -161,5 +161,5 @@ plan() {
     --src 'cyclic(2x2;64x64)' --dst 'cyclic(2x2;96x96)' --path packed
   tool_step initcheck 30 'compute-sanitizer of check' compute-sanitizer --tool initcheck --error-exitcode 9 "$checker" \
     check --cases 32 --seed "$seed"
-  shell_step python 60 'arrays of torch and CuPy, processes on one GPU' check_module "$ready/python"
+  shell_step python 120 'arrays of torch and CuPy, processes on one GPU' check_module "$ready/python"
 }

@@ -227,7 +227,9 @@ page_text() { # REPORT LINK line|table: of a run
 }
 write_pages() { # README and figures.md, between <!-- gpu --> and <!-- /gpu -->
   local newest page text
-  newest=$(compgen -G 'profiles/results/[0-9]*/report.md' | grep -vE -- '-quick(-[0-9]+)?/' | sort | tail -1)
+  newest=$(compgen -G 'profiles/results/[0-9]*/report.md' | grep -vE -- '-quick(-[0-9]+)?/' | sed 's|/report.md$||' |
+    sort -V | tail -1)
+  newest=${newest:+$newest/report.md}
   for page in README.md profiles/figures.md; do
     case $page in
     README.md) text=$(page_text "$newest" "$newest" line) ;;

@@ -306,7 +306,7 @@ describe_gpu_state() {
 # The tests of the Python module on a GPU, with the module in that directory, or the interpreter's own.
 check_module() { # DIRECTORY
   local said
-  export PYTHONPATH=$1${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 RESHARD_TEST_GPU_SECONDS=50
+  export PYTHONPATH=$1${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 RESHARD_TEST_GPU_SECONDS=100
   said=$("$python" -c 'import reshard' 2>&1) || { echo "no Python module: $(tail -1 <<<"$said")"; return 77; }
   "$python" tests/python/run.py tests/python/test_gpu.py
 }
