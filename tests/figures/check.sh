@@ -13,7 +13,7 @@ python3 "$save" --check "$SOURCE"
 mkdir -p "$work/tree/profiles/results" "$work/tree/tests/figures"
 cp "$SOURCE/README.md" "$work/tree/"
 cp "$SOURCE"/profiles/{figures.md,compare.py} "$work/tree/profiles/"
-cp "$SOURCE"/profiles/results/*.md "$work/tree/profiles/results/"
+cp -r "$SOURCE"/profiles/results/. "$work/tree/profiles/results"
 cp "$SOURCE/tests/figures/rows" "$work/tree/tests/figures/"
 check() { python3 "$SOURCE/tests/figures/check.py" "$work/tree" >"$work/said"; }
 check || fault "a copy is not right: $(cat "$work/said")"
