@@ -2,6 +2,7 @@
 #ifndef RS_KERNELS_BOX_CONVERT_DEVICE_CUH
 #define RS_KERNELS_BOX_CONVERT_DEVICE_CUH
 
+#include "kernels/box_convert.h"
 #include "kernels/box_device.cuh"
 #include "kernels/numbers.cuh"
 

@@ -161,19 +161,16 @@ typedef struct rs_box_batch {
   rs_box_part part[RS_BOX_PARTS];
 } rs_box_batch;
 
-/* Brings the code of a class to the current device, so that no launch has to; that of spans comes with rows. */
+/* Brings the code of a class to the current device, so that no launch has to; that of spans comes with rows. Of
+ * classes that convert numbers see box_convert.h. */
 int rs_box_rows_load(void);
 int rs_box_transpose_load(void);
 int rs_box_bulk_load(void);
-int rs_box_convert_load(void);
-int rs_box_vectors_load(void);
 
 /* A launch each; a cudaError_t. most: of blocks, which then take tiles in turn; 0: no limit. */
 int rs_box_rows_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_transpose_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 int rs_box_bulk_launch(const rs_box_batch *batch, uint32_t most, void *stream);
-int rs_box_convert_launch(const rs_box_batch *batch, uint32_t most, void *stream);
-int rs_box_vectors_launch(const rs_box_batch *batch, uint32_t most, void *stream);
 
 /* Contiguous copies that are decided at run time, as a parameter: cut in tiles by the kernel. */
 enum { RS_BOX_SPANS = 120 };

@@ -59,7 +59,7 @@ grep -q 'profile --trace=cuda,nvtx,osrt ' asked || fault "$(cat asked)"
 script 0 ncu.sh kernels "$RESHARD" "${bench[@]}"
 [ "$(cd kernels && echo *)" = 'cast.csv cast.ncu-rep copy-copy_rows.csv copy-copy_rows.ncu-rep '\
 'pack-copy_transposes.csv pack-copy_transposes.ncu-rep' ] || fault "left: $(ls kernels)"
-[ "$(grep -c -- '--nvtx-include reshard@' asked)" = 20 ] || fault "not each range and class: $(cat asked)"
+[ "$(grep -c -- '--nvtx-include reshard@' asked)" = 24 ] || fault "not each range and class: $(cat asked)"
 ! grep -- '--export' asked | grep -vE -- '--kernel-name regex:\^\([^ ]+\)\$ --launch-count 1 ' ||
   fault 'a kernel that is not ours could be replayed'
 # Each kernel that moves elements is of one class; one that waits for other ranks is of none.
@@ -70,7 +70,7 @@ for kernel in $kernels; do
   for class in $classes; do [[ ! $kernel =~ $class ]] || n=$((n + 1)); done
   [ $n = $([ "$kernel" = barrier_peers ] && echo 0 || echo 1) ] || fault "kernel $kernel is of $n classes"
 done
-[ "$(wc -w <<<"$kernels")" = 12 ] || fault "kernels: $kernels"
+[ "$(wc -w <<<"$kernels")" = 13 ] || fault "kernels: $kernels"
 script 1 ncu.sh none false
 for name in nsys.sh ncu.sh; do
   script 2 $name nowhere

@@ -4,6 +4,7 @@
 
 #include "bench/cli/naive_cast.h"
 #include "bench/cli/naive_scaled.h"
+#include "kernels/box_convert.h"
 #include "simt.h"
 #include "support/fixtures/draw.h"
 

@@ -11,6 +11,7 @@
 #include "device/cuda/tiles.h"
 #include "device/plain.h"
 #include "device/stream.h"
+#include "kernels/box_convert.h"
 
 #include <stdlib.h>
 

@@ -83,7 +83,7 @@ thread_local bool in_kernel; /* on this thread */
 int64_t kernel_accesses;
 bool kernel_stores; /* beside the arena, or a flag */
 bool kernel_closed; /* it has loaded a flag that is not 0 */
-enum : int64_t { MOST_ACCESSES = 1 << 25, MOST_RUNS = 1 << 22 };
+enum : int64_t { MOST_ACCESSES = 1 << 26, MOST_RUNS = 1 << 22 };
 
 void sorted(std::vector<Run> &runs) {
   std::sort(runs.begin(), runs.end(),
