@@ -10,7 +10,7 @@
 # Environment: RESHARD_PROGRAM      a program `reshard` that is there; reshard_gpu is beside it. Nothing is built then.
 #                                   Steps that take reshard_micro are left out where it is not beside it, too.
 #              RESHARD_GPU_PROGRAM, RESHARD_MICRO_PROGRAM  those two, where they are elsewhere
-#              RESHARD_GPU_TINY     not empty: tiny sizes, for the test of this script
+#              RESHARD_GPU_TINY=N   tiny sizes and N times the time, for the test of this script
 #              RESHARD_GPU_SEED     the seed of random cases (default: the time)
 #              RESHARD_RESULTS      directory of the results (default profiles/results)
 #              RESHARD_COMMIT       the commit, where git cannot tell it
@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-total=${total:-$((quick ? 180 : 480))}
+total=${total:-$(((quick ? 180 : 480) * ${RESHARD_GPU_TINY:-1}))}
 given=$total
 [[ $total =~ ^[1-9][0-9]{0,4}$ ]] || usage "--seconds: '$total' is no number of seconds"
 [ -z "${RESHARD_PROGRAM:-}" ] || RESHARD_PROGRAM=$(realpath "$RESHARD_PROGRAM") || exit 2

@@ -97,7 +97,7 @@ log_share() { # appends what comes to the log, up to a step's share, as it comes
 # Runs a step; its output is in log.txt as it comes, and then in $work/NAME.txt. It has so many seconds, or what is
 # left; with less than a third of them left it does not begin.
 step() { # NAME SECONDS WHAT COMMAND...
-  local name=$1 limit=$2 what=$3 status=0 before began=$SECONDS left last failed logger
+  local name=$1 limit=$(($2 * ${RESHARD_GPU_TINY:-1})) what=$3 status=0 before began=$SECONDS left last failed logger
   shift 3
   known+=("$name|$limit|$what")
   [ -z "$listing" ] || return 1

@@ -3,24 +3,13 @@
 #include "support/fault.h"
 #include "support/fixtures/case.h"
 #include "support/processes/children.h"
+#include "support/processes/ports.h"
 
 #include <reshard/comm.h>
 
-#include <arpa/inet.h>
 #include <string.h>
-#include <sys/socket.h>
 
 enum { RANKS = 3, BYTES = 64 };
-
-/* One that is free; the socket had no connection, so the system gives it away again. */
-static int find_port(void) {
-  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t size = sizeof at;
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(bind(fd, (struct sockaddr *)&at, size) | getsockname(fd, (struct sockaddr *)&at, &size), 0);
-  close(fd);
-  return ntohs(at.sin_port);
-}
 
 static reshard_status gather_words(int port, int64_t rank, char *all) {
   reshard_rendezvous at = RESHARD_RENDEZVOUS_DEFAULTS;
@@ -53,7 +42,7 @@ static pid_t start_rank(int port, int64_t rank) {
 
 CASE(failed_allocation_of_rank_0_keeps_no_other_rank_out) {
   int64_t errors = 0, again = 0;
-  int port = find_port(), descriptors = count_descriptors();
+  int port = free_port(), descriptors = count_descriptors();
   for (bool fired = true; fired;) {
     char all[RANKS * BYTES] = "";
     pid_t children[RANKS - 1];

@@ -4,6 +4,7 @@
 #include "comm/bootstrap/bootstrap.h"
 #include "support/fixtures/case.h"
 #include "support/processes/children.h"
+#include "support/processes/ports.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,12 +35,6 @@ static int listen_at(int *port) {
   assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &size), 0);
   *port = ntohs(at.sin_port);
   return fd;
-}
-
-static int free_port(void) {
-  int port = 0;
-  close(listen_at(&port));
-  return port;
 }
 
 static reshard_rendezvous place_of(int port, int64_t rank, const char *secret, int64_t timeout_ms) {

@@ -3,7 +3,7 @@
 # NVIDIA's tools and PyTorch have stand-ins; others fail, hang, die and heed no signal.
 . "$SOURCE/tests/cli/common.bash"
 export RESHARD_PROGRAM=$RESHARD RESHARD_GPU_PROGRAM=$RESHARD_GPU RESHARD_MICRO_PROGRAM=$RESHARD_MICRO \
-  RESHARD_GPU_TINY=1 RESHARD_RESULTS=$work/results VG_DEVICES=2
+  RESHARD_GPU_TINY=10 RESHARD_RESULTS=$work/results VG_DEVICES=2
 micro=$RESHARD_MICRO # empty where there is no Google Benchmark
 export RESHARD_GPU_SEED=1
 export RESHARD_COMMIT='abc123 <&>' PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/virtual_gpu/torch
@@ -255,7 +255,7 @@ setsid sleep 1000 &
 echo hangs
 for ((;;)); do sleep 100; done
 TEXT
-PATH=$PWD/tools:$PATH expect 0 gpu --only probe-ncu,kernels-spans # a probe's hang is no failure
+RESHARD_GPU_TINY=1 PATH=$PWD/tools:$PATH expect 0 gpu --only probe-ncu,kernels-spans # a probe's hang is no failure
 says ' probe-ncu: not done, [0-9]+ s - did not end within 8 s: hangs'; says 'kernels-spans: passed'
 running() { # processes of this test's runs
   local at
