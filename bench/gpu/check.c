@@ -38,7 +38,7 @@ static void draw_policy(gpu_checker *c) {
 /* Counts what tiles these copies are cut in. */
 static void note_tiles(gpu_checker *c, const rs_copies *copies) {
   rs_box_tables tables = {0};
-  rs_box_policy policy = {c->b->info.multiprocessors, true, c->policy.tile, c->policy.bulk_from, c->policy.leap};
+  rs_box_policy policy = {c->b->info.multiprocessors, c->policy.tile, c->policy.bulk_from, c->policy.leap};
   CLI_TRY("", rs_box_tables_make(&tables, copies, &policy));
   bool wide = false;
   for (int k = 0; k < RS_BOX_CLASSES; k++)

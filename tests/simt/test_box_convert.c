@@ -104,7 +104,7 @@ static void run(rs_copies *copies) {
   static const int64_t tiles[] = {0, 4096, 8192, RS_BOX_TILE, RS_BOX_TILE_MOST};
   rs_box_tables tables = {0};
   rs_box_part part[RS_BOX_CLASSES];
-  assert_int_equal(rs_box_tables_make(&tables, copies, &(rs_box_policy){SMS, true, tiles[below(5)], 1, 0}), 0);
+  assert_int_equal(rs_box_tables_make(&tables, copies, &(rs_box_policy){SMS, tiles[below(5)], 1, 0}), 0);
   char *memory = malloc((size_t)rs_box_tables_bytes(&tables) + 1);
   rs_box_tables_write(&tables, memory, memory, part);
   note_hits(&tables);

@@ -306,7 +306,7 @@ static box long_rows(void) {
 
 static rs_box_policy random_policy(void) {
   static const int64_t tiles[] = {0, 4096, 8192, 5120, RS_BOX_TILE, RS_BOX_TILE_MOST};
-  return (rs_box_policy){SMS, below(2) == 0, tiles[below(6)], below(2) == 0 ? 1 : 0, below(2) == 0 ? 0 : 8 << below(5)};
+  return (rs_box_policy){SMS, tiles[below(6)], below(2) == 0 ? 1 : 0, below(2) == 0 ? 0 : 8 << below(5)};
 }
 
 CASE(random_boxes) {
@@ -317,7 +317,7 @@ CASE(random_boxes) {
     int n = below(3) == 0 ? (int)between(2, 4) : 1;
     for (int i = 0; i < n; i++) {
       rs_box_policy policy = random_policy();
-      bool bulk = policy.bulk && policy.bulk_from == 1 && below(2) == 0;
+      bool bulk = policy.bulk_from == 1 && below(2) == 0;
       for (int64_t boxes = between(0, 4); boxes >= 0; boxes--) {
         int64_t most = below(4) == 0 ? 48 << 10 : 6 << 10;
         box b = bulk ? long_rows() : below(2) == 0 ? random_box(most) : regular_box(most);
@@ -349,7 +349,7 @@ CASE(every_alignment) {
         measure(&b);
         add_box(&p, &b);
       }
-      program_make(&p, &(rs_box_policy){SMS, false, 0, 0, 0});
+      program_make(&p, &(rs_box_policy){SMS, 0, 0, 0});
       programs_launch(&p, 1);
       program_check(&p);
       clear(&p);
@@ -398,7 +398,7 @@ CASE(transposes_of_unaligned_rows) {
     b.axes[1] = (rs_axis){nj, rs_max(ni, 128) * element + below(5) * element, element};
     measure(&b);
     add_box(&p, &b);
-    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE, 0, 0});
+    program_make(&p, &(rs_box_policy){SMS, RS_BOX_TILE, 0, 0});
     assert_true(p.part[RS_BOX_TRANSPOSES].count > 0);
     programs_launch(&p, 1);
     program_check(&p);
@@ -417,7 +417,7 @@ CASE(tiles_of_the_most_loops) {
     measure(&b);
     add_box(&p, &b);
     add_box(&p, &b);
-    program_make(&p, &(rs_box_policy){SMS, false, RS_BOX_TILE_MOST, 0, 0});
+    program_make(&p, &(rs_box_policy){SMS, RS_BOX_TILE_MOST, 0, 0});
     assert_int_equal(p.part[RS_BOX_ROWS].count, 2);
     assert_int_equal(p.tables.shape.at[0].inside, RS_BOX_LOOPS - 1);
     programs_launch(&p, 1);

@@ -56,7 +56,7 @@ static void check_sectors(int64_t run, int64_t k, int64_t leap, bool parts) {
   rs_axis axes[3] = {{k, run, m * run}, {m, leap, run}, {run, 1, 1}};
   for (int64_t i = 0; i < places; i++)
     GOOD(rs_copies_add(&copies, from + i * run, to + i * m * run, 1, parts ? 2 : 3, parts ? axes + 1 : axes));
-  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){8, false, 0, 0, 0}));
+  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){8, 0, 0, 0}));
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     for (int64_t i = 0; i < tables.tile[c].n; i++) {
       touch_tile(&t, &tables, c, &tables.tile[c].at[i]);
@@ -126,10 +126,10 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   const int64_t terabyte = (int64_t)1 << 40, base = (int64_t)1 << 45;
   rs_axis rows[2] = {{5, -terabyte, terabyte / 2}, {terabyte / 64, 1, 1}};
   GOOD(rs_copies_add(&copies, (char *)(base + 4 * terabyte), (char *)(2 * base), 1, 2, rows));
-  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}));
+  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, 0, 0, 0}));
   int64_t bytes = 0, previous = 0;
-  for (int64_t i = 0; i < tables.tile[RS_BOX_ROWS].n; i++) {
-    const rs_box_tile *tile = &tables.tile[RS_BOX_ROWS].at[i];
+  for (int64_t i = 0; i < tables.tile[RS_BOX_BULK].n; i++) {
+    const rs_box_tile *tile = &tables.tile[RS_BOX_BULK].at[i];
     int64_t to = (int64_t)(tile->dst - (char *)(2 * base)), row = to / (terabyte / 2);
     assert_int_equal(tile->src - (char *)(base + 4 * terabyte), -row * terabyte + to - row * (terabyte / 2));
     assert_true(i == 0 || to > previous);
@@ -140,8 +140,7 @@ CASE(boxes_beyond_32_bits_have_right_tables) {
   rs_copies_clear(&copies);
   rs_axis many[2] = {{(int64_t)1 << 36, 1 << 21, 1 << 21}, {1 << 20, 1, 1}};
   GOOD(rs_copies_add(&copies, (char *)base, (char *)(2 * base), 1, 2, many));
-  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}),
-                   RESHARD_ERROR_UNSUPPORTED);
+  assert_int_equal(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, 0, 0, 0}), RESHARD_ERROR_UNSUPPORTED);
   rs_copies_free(&copies);
   rs_box_tables_free(&tables);
 }
@@ -155,7 +154,7 @@ CASE(transposed_casts_are_boxes_along_the_lines_of_both_sides) {
   rs_copies copies = {0};
   rs_box_tables tables = {0};
   GOOD(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, 3, axes));
-  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}));
+  GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, 0, 0, 0}));
   int64_t turned = 0, boxes = 0;
   for (int64_t i = 0; i < tables.tile[RS_BOX_VECTORS].n; i++) {
     rs_box_vectors v;
@@ -194,7 +193,7 @@ CASE(casts_beyond_the_tables_are_refused_with_the_numbers) {
     rs_copies copies = {0};
     rs_box_tables tables = {0};
     GOOD(rs_copies_convert(&copies, from, to, RESHARD_F32, RESHARD_BF16, cases[i].n, cases[i].axes));
-    FAILS_WITH(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, false, 0, 0, 0}), RESHARD_ERROR_UNSUPPORTED,
+    FAILS_WITH(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, 0, 0, 0}), RESHARD_ERROR_UNSUPPORTED,
                cases[i].text);
     rs_copies_free(&copies);
     rs_box_tables_free(&tables);
@@ -211,7 +210,7 @@ CASE(shapes_are_shared) {
     GOOD(rs_copies_add(&copies, at + 4096, at + 4096, 1, 3, rows));
   }
   for (int again = 0; again < 2; again++) {
-    GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, true, 0, 0, 0}));
+    GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, 0, 0, 0}));
     assert_int_equal(tables.shape.n, 50);
     assert_int_equal(tables.tile[RS_BOX_ROWS].n, 3000);
   }
@@ -245,7 +244,7 @@ static void order_rows(bool deal, bool bulk, int64_t entries, char *order) {
   for (int64_t e = 0; e < entries; e++)
     add_rows(&copies, rows[e], to + e * PITCH * ROW);
   for (int again = 0; again < 2; again++)
-    GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, bulk, ROW, 1, 0}));
+    GOOD(rs_box_tables_make(&tables, &copies, &(rs_box_policy){132, ROW, bulk ? 1 : INT64_MAX, 0}));
   for (int c = 0; c < RS_BOX_CLASSES; c++)
     assert_int_equal(tables.tile[c].n, c == class ? total : 0);
   for (int64_t i = 0; i < total; i++) {

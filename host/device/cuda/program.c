@@ -38,7 +38,7 @@ static inline cuda_program *program_of(rs_program *p) { return (cuda_program *)p
 
 static reshard_status make_tables(rs_device *device, rs_box_tables *tables, const rs_copies *copies) {
   const rs_cuda *cuda = rs_cuda_of(device);
-  const rs_box_policy policy = {cuda->multiprocessors, true, cuda->tile, cuda->bulk_from, cuda->leap};
+  const rs_box_policy policy = {cuda->multiprocessors, cuda->tile, cuda->bulk_from, cuda->leap};
   return rs_box_tables_make(tables, copies, &policy);
 }
 

@@ -212,7 +212,7 @@ static void cut_loops(tiled_copy *c, int64_t tile, int most) {
 static void choose_tiles(tiled_copy *c, const rs_box_policy *policy, int64_t tile) {
   c->class = RS_BOX_ROWS;
   c->kind = c->run >= SLOT_LEAST && c->grain < 4 ? RS_BOX_SLOTS : c->grain;
-  bool bulk = policy->bulk && c->run >= BULK_LEAST && c->grain == 4;
+  bool bulk = c->run >= BULK_LEAST && c->grain == 4;
   int follows = follows_source(c, policy);
   if (bulk)
     c->class = RS_BOX_BULK;

@@ -9,7 +9,6 @@
 /* Device and sizes that the tables are made for. */
 typedef struct rs_box_policy {
   int sms;      /* of the device */
-  bool bulk;    /* long rows have the bulk kernel */
   int64_t tile; /* bytes of a tile, a multiple of 128 from RS_BOX_TILE_LEAST to RS_BOX_TILE_MOST; 0: by bytes and SMs */
   int64_t bulk_from; /* bytes of a program from which on it pays; 0: RS_BOX_BULK_FROM */
   int64_t leap;      /* bytes from a row of 4 to 64 to the next in the source, from which on tiles follow its lines; 0:
