@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -91,14 +92,14 @@ def checkpoints(parameters: dict[str, Any], directory: str) -> int:
     whole = {name: p.full_tensor().detach() for name, p in parameters.items()}
     reshard.torch.save(parameters, os.path.join(directory, "ours"))
     read = {name: torch.zeros_like(w) for name, w in whole.items()}
-    dcp.load(read, storage_reader=HuggingFaceStorageReader(os.path.join(directory, "ours")))
+    dcp_load(read, storage_reader=HuggingFaceStorageReader(os.path.join(directory, "ours")))
     wrong = sum(not torch.equal(read[name], w) for name, w in whole.items())
-    dcp.save({name: p.detach() for name, p in parameters.items()}, checkpoint_id=os.path.join(directory, "theirs"))
+    dcp_save({name: p.detach() for name, p in parameters.items()}, checkpoint_id=os.path.join(directory, "theirs"))
     pair, mesh = dist.new_group([0, 1]), DeviceMesh("cpu", torch.tensor([0, 1]), mesh_dim_names=("tp",))
     if dist.get_rank() > 1:
         return wrong
     cut = {name: distribute_tensor(w, mesh, [wanted(name)], src_data_rank=None) for name, w in whole.items()}
-    state = {name: torch.zeros_like(t) for name, t in cut.items()}
+    state: dict[str, Any] = {name: torch.zeros_like(t) for name, t in cut.items()}
     reshard.torch.load(state, os.path.join(directory, "theirs"), group=pair)
     return wrong + sum(not torch.equal(state[name].to_local(), t.to_local()) for name, t in cut.items())
 
@@ -129,7 +130,7 @@ def main() -> int:
             good = isinstance(one, DTensor) and one.placements == tensor.placements and one.shape == tensor.shape
             wrong += not (good and torch.equal(one.to_local(), tensor.to_local()))
         wrong += not refuses(parameters["layers.0.q.weight"], mesh, places("layers.0.q.weight"))
-        filled = {name: torch.zeros_like(t) for name, t in theirs.items()}
+        filled: dict[str, Any] = {name: torch.zeros_like(t) for name, t in theirs.items()}
         reshard.torch.redistribute(parameters, mesh, places, out=filled)
         wrong += sum(not torch.equal(filled[name].to_local(), t.to_local()) for name, t in theirs.items())
         if dist.get_rank() == 0:

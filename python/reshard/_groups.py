@@ -66,7 +66,7 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
     import torch.distributed as dist
 
     backend = dist.get_backend(group)
-    whole = group if group is not None else dist.group.WORLD
+    whole: Any = group if group is not None else dist.group.WORLD
     if backend == "nccl" and borrow:
         return from_nccl(whole._get_backend(torch.device("cuda"))._comm_ptr(), timeout=timeout, device="cuda" if device is None else device)
     if backend not in ("gloo", "nccl") or borrow:

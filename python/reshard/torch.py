@@ -201,7 +201,7 @@ def redistribute(x: Any, device_mesh: DeviceMesh, placements: Placements | Mappi
 
 def full_tensor(x: DTensor, *, group: Any = None) -> torch.Tensor:
     """The whole tensor on each rank of its mesh (without elements outside of it). Collective over the group."""
-    mesh = getattr(x, "device_mesh", None)  # of none redistribute says what is wrong
+    mesh: Any = getattr(x, "device_mesh", None)  # of none redistribute says what is wrong
     whole: torch.Tensor = redistribute(x, mesh, [Replicate()] * getattr(mesh, "ndim", 0), group=group)._local_tensor
     return whole.detach()
 

@@ -432,7 +432,7 @@ def test_the_nccl_of_the_environment_is_opened_by_its_file(tmp_path: Path) -> No
     library.parent.mkdir(parents=True)
     (tmp_path / "old.c").write_text("int ncclGetVersion(int *v) { return *v = 1, 0; }")
     subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", library, tmp_path / "old.c"], check=True)
-    code = f"import sys; sys.path.append('{tmp_path}')\nimport reshard\nreshard.from_nccl(4096)"
+    code = f"import sys; sys.path.insert(0, '{tmp_path}')\nimport reshard\nreshard.from_nccl(4096)"
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
     assert "UnsupportedError: the NCCL that is loaded has version code 1; 2.18" in done.stderr or "this build has no NCCL" in done.stderr, done.stderr
 
