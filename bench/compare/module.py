@@ -218,7 +218,7 @@ def spent(names, side, times):  # processor time of a call beyond an execute; of
             reshard.torch._move(tensors, find_pairs(), comm, None, names > 1, None, None)
         whole.append((time.thread_time() - begin) / times)
         with reshard.Transfer(reshard.Plan([reshard.Entry(*p, "f32", n) for p, n in zip(pairs, tensors)], comm.rank), comm, parts,
-                              [torch.from_numpy(reshard.empty(p[1].arrays(comm.rank)[0].shape, "f32", comm)) for p in pairs]) as transfer:
+                              [torch.from_numpy(reshard.empty(p[1].arrays(comm.rank)[0][0], "f32", comm)) for p in pairs]) as transfer:
             begin = time.thread_time()
             for _ in range(times):
                 transfer.execute()

@@ -87,7 +87,6 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
 
 
 def mesh_layout(shape: Sequence[int], world: int, mesh: Sequence[int], ranks: Sequence[int], placements: Sequence[str],
-                order: Sequence[int] | None = None) -> Layout:
+                order: Sequence[int] = ()) -> Layout:
     """Makes the layout of placements on a mesh that is given with all its parts: its first dim counts them."""
-    return Layout.mesh(list(shape), world, list(mesh), ["R", *placements], order=None if order is None else [0, *(m + 1 for m in order)],
-                       ranks=list(ranks))
+    return Layout.mesh(shape, world, mesh, ["R", *placements], [0, *(m + 1 for m in order)] if order else [], ranks)

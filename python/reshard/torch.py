@@ -56,11 +56,11 @@ def _placement(p: Any) -> str:
     raise TypeError(f"placement {type(p).__name__}, {p}: Replicate, Shard and _StridedShard are moved; nothing is summed")
 
 
-def _order(shard_order: Any, ndim: int) -> list[int] | None:
+def _order(shard_order: Any, ndim: int) -> list[int]:
     """The mesh dims in the order in which they cut, from torch's shard order: one list of mesh dims per tensor dim."""
     behind = [list(entry.mesh_dims) for entry in shard_order or ()]
     if all(dims == sorted(dims) for dims in behind):
-        return None
+        return []
     order: list[int] = []
     while len(order) < ndim:  # a mesh dim comes when all that cut its tensor dim before it have come
         order.append(next(m for m in range(ndim) if m not in order and
@@ -126,7 +126,7 @@ def _move(tensors: dict[str, DTensor], pairs: Sequence[tuple[Layout, Layout]], c
     on_gpu = any(part.is_cuda for part in parts)
     if on_gpu and into is None:  # memory of torch's
         held = [target.arrays(comm.rank) for _, target in pairs]
-        into = [torch.empty(a[0].shape if a else (0,), dtype=dtype or part.dtype, device=part.device) for a, part in zip(held, parts)]
+        into = [torch.empty(a[0][0] if a else (0,), dtype=dtype or part.dtype, device=part.device) for a, part in zip(held, parts)]
     digest, told = _names(tuple(tensors), comm.size) if named and not on_gpu else ([], [])
     sent, ways = (digest, told) if into is not None else ([*parts, *digest], [*pairs, *told])
     try:

@@ -243,28 +243,24 @@ nb::object numpy_over(const Array &a, nb::handle owner) {
                               : nb::cast(nb::ndarray<nb::array_api, const uint8_t>(data, {bytes}, owner)));
 }
 
-nb::object numpy_in(reshard_tensor tensor, const Array &a) {
-  nb::capsule owner(reshard_tensor_retain(tensor),
-                    [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
-  return numpy_over(a, owner);
-}
-
-nb::object dlpack_in(reshard_tensor tensor, const Array &a, nb::handle stream) {
+nb::object array_in(reshard_tensor tensor, const Array &a, nb::handle stream, nb::handle like) {
+  // A stream of others may end before the tensor; torch's do not.
+  if (!like.is_none() && (a.gpu == ON_CPU || nb::hasattr(stream, "cuda_stream"))) {
+    void *object = nullptr;
+    if (exchange_of(like)->take(got<void *>(reshard_tensor_to_dlpack, tensor, 1), &object) != 0)
+      nb::raise_python_error();
+    return nb::steal(static_cast<PyObject *>(object));
+  }
   nb::capsule storage(reshard_tensor_retain(tensor),
                       [](void *t) noexcept { reshard_tensor_release(static_cast<reshard_tensor>(t)); });
+  if (a.gpu == ON_CPU)
+    return numpy_over(a, storage);
   const std::vector<size_t> shape(a.shape, a.shape + a.ndim);
   const nb::dlpack::dtype type = {uint8_t(codes[a.dtype]), uint8_t(8 * reshard_dtype_size(a.dtype)), 1};
-  return nb::cast(nb::ndarray<nb::array_api>(a.data, shape.size(), shape.data(), nb::make_tuple(stream, storage),
-                                             nullptr, type, nb::device::cuda::value, a.gpu));
-}
-
-nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &a, nb::handle stream) {
-  if (a.gpu != ON_CPU && !nb::hasattr(stream, "cuda_stream")) // it may end before the tensor; torch's do not
-    return nb::module_::import_("torch").attr("from_dlpack")(dlpack_in(tensor, a, stream));
-  void *object = nullptr;
-  if (exchange_of(type)->take(got<void *>(reshard_tensor_to_dlpack, tensor, 1), &object) != 0)
-    nb::raise_python_error();
-  return nb::steal(static_cast<PyObject *>(object));
+  nb::object made =
+      nb::cast(nb::ndarray<nb::array_api>(a.data, shape.size(), shape.data(), nb::make_tuple(stream, storage), nullptr,
+                                          type, nb::device::cuda::value, a.gpu));
+  return like.is_none() ? made : nb::object(nb::module_::import_("torch").attr("from_dlpack")(made));
 }
 
 namespace {

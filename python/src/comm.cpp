@@ -152,26 +152,15 @@ Comm *shrink(Comm &comm, const Shape &lost) {
 
 Any empty(const Shape &shape, nb::handle dtype, Comm &comm, nb::handle stream) {
   Use<Comm> in(comm);
-  void *on = stream_of(comm, stream);
   Array a;
   a.dtype = dtype_of(dtype), a.ndim = ndim_of(shape), a.writable = true;
   std::copy(shape.begin(), shape.end(), a.shape);
-  const reshard_device device = device_of(comm);
-  const Tensor tensor(device == nullptr
-                          ? got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape)
-                          : got<reshard_tensor>(reshard_tensor_create_on, device, a.dtype, a.ndim, a.shape, on));
+  const Tensor tensor = new_tensor(comm, a, stream_of(comm, stream));
   a.data = data_of(tensor.handle), a.gpu = comm.gpu;
-  return comm.streams() ? dlpack_in(tensor.handle, a, stream) : numpy_in(tensor.handle, a);
+  return array_in(tensor.handle, a, stream);
 }
 
 std::set<Comm *> open_comms; // what is left at exit is closed before the interpreter goes
-
-IntTuple global_ranks(Comm &comm) {
-  Shape all(size_t(comm.size()));
-  std::iota(all.begin(), all.end(), 0);
-  const int64_t *ranks = reshard_comm_global_ranks(comm.handles[0]);
-  return tuple_of(int(all.size()), ranks != nullptr ? ranks : all.data());
-}
 
 Report stats(Comm &comm) {
   reshard_comm_stats sum = {};
@@ -199,6 +188,13 @@ reshard_device device_of(Comm &comm) {
     comm.device = got<reshard_device>(reshard_device_create, name.c_str(), &options);
   }
   return comm.device;
+}
+
+Tensor new_tensor(Comm &comm, const Array &a, void *stream) {
+  const reshard_device device = device_of(comm);
+  return Tensor(device == nullptr
+                    ? got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape)
+                    : got<reshard_tensor>(reshard_tensor_create_on, device, a.dtype, a.ndim, a.shape, stream));
 }
 
 Comm::Comm(std::vector<reshard_comm> given, bool local, int gpu) : handles(std::move(given)), local(local), gpu(gpu) {
@@ -236,7 +232,6 @@ void bind_comm(nb::module_ &m) {
   comm.def_prop_ro("rank", opened(+[](Comm &c) { return c.rank(0); }), "This rank; of a local world 0.")
       .def_prop_ro("size", opened(+[](Comm &c) { return c.size(); }))
       .def_ro("local", &Comm::local, "True where all ranks are in this process.")
-      .def_prop_ro("global_ranks", opened(&global_ranks))
       .def("barrier",
            opened(+[](Comm &c) { run_ranks(c, [&](size_t i) { return reshard_comm_barrier(c.handles[i]); }); }))
       .def("split", opened(&split), "color"_a, "key"_n,

@@ -212,12 +212,10 @@ using Tensor = Owned<reshard_tensor, reshard_tensor_release>;
 inline char *data_of(reshard_tensor tensor) {
   return static_cast<char *>(got<reshard_tensor_info>(reshard_tensor_get_info, tensor).data);
 }
-nb::object numpy_over(const Array &memory, nb::handle owner);  // contiguous
-nb::object numpy_in(reshard_tensor tensor, const Array &part); // of its storage, which it keeps
-// Of a GPU's storage, an object that has DLPack. It keeps the stream, in the order of which its memory goes.
-nb::object dlpack_in(reshard_tensor tensor, const Array &part, nb::handle stream);
-// As an array of a type that has DLPack's exchange.
-nb::object exchange_in(nb::handle type, reshard_tensor tensor, const Array &part, nb::handle stream);
+nb::object numpy_over(const Array &memory, nb::handle owner); // contiguous
+// An array in a tensor's storage, which it keeps: of the type `like`, else numpy's, or on a GPU an object that has
+// DLPack. That keeps the stream, too, in the order of which its memory goes.
+nb::object array_in(reshard_tensor tensor, const Array &part, nb::handle stream, nb::handle like = nb::none());
 
 // --- Layouts and plans ----------------------------------------------------------------------------------------------
 struct Layout : Owned<reshard_layout, reshard_layout_release> {
@@ -303,6 +301,7 @@ struct Comm {
 };
 
 void *stream_of(Comm &comm, nb::handle stream); // checked against the communicator's device, which keeps it
+Tensor new_tensor(Comm &comm, const Array &a, void *stream);
 reshard_device device_of(Comm &comm);           // of the arrays that are made on it; NULL: plain memory
 
 inline std::vector<int64_t> missing_of(reshard_comm handle) {

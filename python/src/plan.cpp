@@ -7,8 +7,6 @@
 
 namespace {
 
-using Names = std::vector<std::string>;
-
 // --- Constructors write the layout string, which the library reads: it says what is wrong with it -------------------
 
 Layout parsed(const std::string &text, const Shape &shape, int64_t world) {
@@ -22,44 +20,26 @@ template <typename T> std::string listed(const char *before, const std::vector<T
     text << (i == 0 ? before : between) << list[i];
   return text.str();
 }
-template <typename T> std::string listed(const char *before, const std::optional<std::vector<T>> &list) {
-  if (list && list->empty())
-    invalid("an empty list, where numbers are due");
-  return list ? listed(before, *list) : "";
-}
 
-Layout chunk(const Shape &shape, int64_t world, int dim, const Numbers &ranks) {
+Layout chunk(const Shape &shape, int64_t world, int dim, const Shape &ranks) {
   return parsed(text_of("chunk(", dim, listed(";", ranks), ")"), shape, world);
 }
 
-Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const Names &placements,
-            const std::optional<Names> &names, const Dims &order, const Numbers &ranks) {
-  Names dims;
-  if (names && names->size() != mesh_shape.size())
-    invalid(names->size(), " names for ", mesh_shape.size(), " mesh dims");
-  for (size_t m = 0; m < mesh_shape.size(); m++) {
-    dims.push_back(text_of(names ? (*names)[m] + "=" : "", mesh_shape[m]));
-    if (names && (*names)[m].find_first_of(",;=@()") != std::string::npos)
-      invalid("name '", (*names)[m], "' of a mesh dim");
-  }
-  return parsed(text_of("mesh(", listed("", dims, names ? "," : "x"), listed("@", ranks), listed(";", placements),
+Layout mesh(const Shape &shape, int64_t world, const Shape &mesh_shape, const std::vector<std::string> &placements,
+            const Shape &order, const Shape &ranks) {
+  return parsed(text_of("mesh(", listed("", mesh_shape, "x"), listed("@", ranks), listed(";", placements),
                         listed(";order=", order), ")"),
                 shape, world);
 }
-Layout cyclic(const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const Numbers &ranks) {
+
+Layout cyclic(const Shape &shape, int64_t world, const Shape &grid, const Shape &block, const Shape &ranks) {
   return parsed(text_of("cyclic(", listed("", grid, "x"), listed("@", ranks), listed(";", block, "x"), ")"), shape,
                 world);
-}
-Layout single(const Shape &shape, int64_t world, int64_t rank) {
-  return parsed(text_of("rank(", rank, ")"), shape, world);
-}
-Layout flat(const Shape &shape, int64_t world, const Numbers &ranks) {
-  return parsed(text_of("flat(", listed("", ranks), ")"), shape, world);
 }
 
 Layout boxes(const Shape &shape, int64_t world, const std::vector<std::tuple<int64_t, Shape, Shape>> &boxes,
              bool replicated) {
-  Names all;
+  std::vector<std::string> all;
   for (const auto &[rank, offset, extent] : boxes)
     all.push_back(text_of(rank, ":[", listed("", offset), "]+[", listed("", extent), "]"));
   return parsed(text_of("boxes(", replicated ? "replicated;" : "", listed("", all, ";"), ")"), shape, world);
@@ -67,19 +47,11 @@ Layout boxes(const Shape &shape, int64_t world, const std::vector<std::tuple<int
 
 // --- Queries --------------------------------------------------------------------------------------------------------
 
-struct ArrayInfo {
-  IntTuple shape;
-  int64_t buffer, offset;
-  std::string text() const {
-    return text_of("Array(shape=", nb::repr(shape).c_str(), ", buffer=", buffer, ", offset=", offset, ")");
-  }
-};
-
-std::vector<ArrayInfo> arrays(const Layout &l, int64_t rank) {
-  std::vector<ArrayInfo> all;
+std::vector<std::tuple<IntTuple, int64_t, int64_t>> arrays(const Layout &l, int64_t rank) {
+  std::vector<std::tuple<IntTuple, int64_t, int64_t>> all;
   for (int64_t i = 0, n = l.count(rank); i < n; i++) {
     const reshard_array_info info = l.array(rank, i);
-    all.push_back({tuple_of(l.ndim(), info.shape), info.buffer, info.offset});
+    all.emplace_back(tuple_of(l.ndim(), info.shape), info.buffer, info.offset);
   }
   return all;
 }
@@ -181,39 +153,23 @@ size_t workspace(const Plan &plan) { return got<size_t>(reshard_plan_workspace, 
 std::optional<std::string> drawn(nb::handle plan) {
   return nb::cast<std::optional<std::string>>(nb::module_::import_("reshard.__main__").attr("draw")(plan));
 }
-std::vector<std::tuple<int64_t, int64_t, int64_t>> peers(const Plan &plan) {
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> list(size_t(info_of(plan).peers));
-  for (size_t i = 0; i < list.size(); i++) {
-    auto &[rank, sent, received] = list[i];
-    check(reshard_plan_peer(plan.handle, int64_t(i), &rank, &sent, &received));
-  }
-  return list;
-}
 
 void bind_layout(nb::module_ &m) {
-  nb::class_<Layout> layout(m, "Layout", "The boxes of a global tensor that each rank holds. Immutable.");
-  nb::class_<ArrayInfo>(layout, "Array",
-                        "An array of a rank: its shape, the buffer that has it, and the elements before it there.")
-      .def_ro("shape", &ArrayInfo::shape)
-      .def_ro("buffer", &ArrayInfo::buffer)
-      .def_ro("offset", &ArrayInfo::offset)
-      .def("__repr__", &ArrayInfo::text);
-  layout
+  nb::class_<Layout>(m, "Layout", "The boxes of a global tensor that each rank holds. Immutable.")
       .def(nb::new_(&parsed), "text"_a, "shape"_a, "world"_a = 0,
            "Reads a layout string; world 0: the smallest that holds the ranks named.")
-      .def_static("chunk", &chunk, "shape"_a, "world"_a, "dim"_a = 0, "ranks"_n)
-      .def_static("mesh", &mesh, "shape"_a, "world"_a, "mesh_shape"_a, "placements"_a, "names"_n, "order"_n, "ranks"_n,
-                  "Placements are those of layout strings: S0, S0*2, R.")
-      .def_static("cyclic", &cyclic, "shape"_a, "world"_a, "grid"_a, "block"_a, "ranks"_n)
-      .def_static("single", &single, "shape"_a, "world"_a, "rank"_a)
-      .def_static("flat", &flat, "shape"_a, "world"_a, "ranks"_n)
+      .def_static("chunk", &chunk, "shape"_a, "world"_a, "dim"_a = 0, "ranks"_a = Shape())
+      .def_static("mesh", &mesh, "shape"_a, "world"_a, "mesh_shape"_a, "placements"_a, "order"_a = Shape(),
+                  "ranks"_a = Shape(), "Placements are those of layout strings: S0, S0*2, R.")
+      .def_static("cyclic", &cyclic, "shape"_a, "world"_a, "grid"_a, "block"_a, "ranks"_a = Shape())
       .def_static("boxes", &boxes, "shape"_a, "world"_a, "boxes"_a, "replicated"_a = false,
                   "Boxes are (rank, offset, extent).")
       .def_prop_ro("shape", &Layout::shape)
       .def_prop_ro("ndim", &Layout::ndim)
       .def_prop_ro("world", &Layout::world)
       .def_prop_ro("kind", &kind)
-      .def("arrays", &arrays, "rank"_a)
+      .def("arrays", &arrays, "rank"_a,
+           "(shape, buffer, offset) of each array of a rank: the buffer that has it, and the elements before it there.")
       .def("buffers", &buffers, "rank"_a,
            "Shapes of what a rank gives: of its arrays, but one of elements for flat, and one of parts that ranks "
            "share.")
@@ -277,7 +233,6 @@ void bind_plan(nb::module_ &m) {
       .def_ro("entries", &Plan::entries)
       .def_prop_ro("info", &info_of)
       .def_prop_ro("workspace", &workspace, "Bytes that suffice as workspace of a transfer on this rank.")
-      .def("peers", &peers, "(rank, bytes sent, bytes received) of each peer.")
       .def("reverse", &reverse, "The plan of the adjoint.")
       .def("_repr_svg_", &drawn)
       .def("to_json", [](const Plan &p) { return printed(reshard_plan_explain, p.handle, RESHARD_JSON); })

@@ -85,15 +85,8 @@ nb::object value_of(Comm &comm, reshard_sharded_tensor tensor, const Layout &lay
       if (info.buffer == int64_t(nb::len(values)))
         a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
     }
-    const Tensor none(array != nullptr ? nullptr
-                      : comm.streams() ? got<reshard_tensor>(reshard_tensor_create_on, device_of(comm), dtype, a.ndim,
-                                                             a.shape, nullptr)
-                                       : got<reshard_tensor>(reshard_tensor_create, dtype, a.ndim, a.shape));
-    const reshard_tensor made = array != nullptr ? array : none.handle;
-    if (!like.is_none())
-      values.append(exchange_in(like, made, a, stream));
-    else
-      values.append(comm.streams() ? dlpack_in(made, a, stream) : numpy_in(made, a));
+    const Tensor none = array != nullptr ? Tensor() : new_tensor(comm, a, nullptr);
+    values.append(array_in(array != nullptr ? array : none.handle, a, stream, like));
   }
   if (layout.kind() == RESHARD_LAYOUT_BOXES)
     return values;

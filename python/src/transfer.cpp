@@ -18,6 +18,12 @@ void *stream_of(Comm &comm, nb::handle stream) {
   return address;
 }
 
+struct Arrays { // of all ranks here, checked; C takes pointers into the sides
+  std::vector<Side> src, dst;
+  std::vector<reshard_arrays> each;
+  std::vector<const reshard_arrays *> list;
+};
+
 struct Transfer {
   Transfer() = default;
   Transfer(const Transfer &) = delete;
@@ -31,9 +37,8 @@ struct Transfer {
   Comm *comm = nullptr;
   nb::object comm_object;
   std::vector<nb::object> plans; // of this communicator's ranks; they outlive the handles
-  std::vector<Plan> limited;     // made for a limit of the transfer's own
   std::vector<reshard_transfer> handles;
-  std::vector<Side> src, dst;
+  Arrays arrays;
   std::vector<Array> workspaces;
   int calls = 0;
   static constexpr const char *noun = "transfer";
@@ -47,8 +52,7 @@ void end_transfer(Transfer &t) {
     std::for_each(handles.begin(), handles.end(), reshard_transfer_destroy);
     return RESHARD_SUCCESS;
   });
-  t.limited.clear(), t.src.clear(), t.dst.clear(), t.plans.clear();
-  t.comm_object.reset();
+  t.arrays = {}, t.plans.clear(), t.comm_object.reset();
 }
 
 namespace {
@@ -61,13 +65,6 @@ reshard_path path_of(const std::string &text) {
     invalid("path '", text, "': auto, direct, packed or mixed");
   return reshard_path(found - paths);
 }
-
-// The arrays of all ranks here, checked; pointers into the sides are what C takes.
-struct Arrays {
-  std::vector<Side> src, dst;
-  std::vector<reshard_arrays> each;
-  std::vector<const reshard_arrays *> list;
-};
 
 // Of memory that elements of two ranks here share: the library compares the arrays of one rank.
 void refuse_shared(const std::vector<Side> &sides) {
@@ -126,8 +123,8 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
       if (p.rank != comm.rank(i))
         invalid("a plan of rank ", p.rank, " for rank ", comm.rank(i), " of the communicator");
       if (limit)
-        t->limited.push_back(make_plan(p.entries, p.rank, limit));
-      plans.push_back(limit ? t->limited.back().handle : p.handle);
+        t->plans[i] = nb::cast(make_plan(p.entries, p.rank, limit));
+      plans.push_back(nb::inst_ptr<Plan>(t->plans[i])->handle);
       options[i].path = path_of(path), list.push_back(&options[i]);
       if (workspaces[i].is_none())
         continue;
@@ -144,8 +141,8 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
     return reshard_transfer_create_all(int64_t(n), plans.data(), comm.handles.data(), arrays.list.data(), list.data(),
                                        made.data());
   });
-  t->src = std::move(arrays.src), t->dst = std::move(arrays.dst);
-  t->handles = std::move(made), t->comm = &comm, t->comm_object = nb::borrow(comm_object);
+  t->arrays = std::move(arrays), t->handles = std::move(made), t->comm = &comm;
+  t->comm_object = nb::borrow(comm_object);
   comm.transfers.insert(t.get());
   return t.release();
 }
@@ -160,7 +157,7 @@ void still_there(const std::vector<Side> &sides) {
 void execute(Transfer &t, nb::handle stream) {
   Use<Comm> in(*t.comm);
   void *s = stream_of(*t.comm, stream);
-  still_there(t.src), still_there(t.dst);
+  still_there(t.arrays.src), still_there(t.arrays.dst);
   run_in(*t.comm, [&] {
     return t.handles.size() == 1 ? reshard_execute(t.handles[0], s)
                                  : reshard_execute_all(int64_t(t.handles.size()), t.handles.data(), s);
@@ -176,7 +173,7 @@ void rebind(Transfer &t, nb::handle src, nb::handle dst) {
                       : joined(*t.comm, take);
   run_in(*t.comm,
          [&] { return reshard_transfer_rebind_all(int64_t(t.handles.size()), t.handles.data(), arrays.list.data()); });
-  t.src = std::move(arrays.src), t.dst = std::move(arrays.dst);
+  t.arrays = std::move(arrays);
 }
 
 Report info(Transfer &t) {

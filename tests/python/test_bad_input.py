@@ -134,7 +134,7 @@ def test_destinations_that_overlap_are_refused_whichever_ranks_or_entries_they_a
 
 NULS: list[Callable[[Path], object]] = [
     lambda path: reshard.Layout("rank(0)\0", (2,), 1),
-    lambda path: reshard.Layout.mesh((2,), 2, [2], ["S0"], names=["a\0b"]),
+    lambda path: reshard.Layout.mesh((2,), 2, [2], ["S0\0"]),
     lambda path: reshard.Entry(ONE, ONE, "f32\0"),
     lambda path: reshard.Plan([reshard.Entry(ONE, ONE, "f32", "a\0b")], 0),
     lambda path: reshard.Rules("* rank(0)\0"),

@@ -229,7 +229,7 @@ def test_redistribute_makes_tensors_that_outlive_their_communicator() -> None:
             assert all(same(a, b) for a, b in zip(back, (whole + turn).chunk(RANKS, 0)))
         both = reshard.redistribute([[a, b] for a, b in zip(rows_of(whole), columns_like(whole, torch.int64))], [ROWS, COLUMNS], [COLUMNS, ROWS], comm,
                                     stream=stream)
-        one = reshard.redistribute(rows_of(whole), ROWS, reshard.Layout.single(SHAPE, RANKS, 2), comm, stream=stream)
+        one = reshard.redistribute(rows_of(whole), ROWS, reshard.Layout("rank(2)", SHAPE, RANKS), comm, stream=stream)
     assert all(same(a, b) and c.dtype is torch.int64 and not c.any() for (a, c), b in zip(both, whole.chunk(RANKS, 1)))
     assert same(one[2], whole) and all(part is None or part.numel() == 0 for r, part in enumerate(one) if r != 2)
 
