@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import errno
+import os
 import re
 
 
@@ -17,9 +19,8 @@ class Error(RuntimeError):
             cls.status = "RESHARD_ERROR" + re.sub("([A-Z])", r"_\1", cls.__name__.removesuffix("Error")).upper()
 
 
-# include/reshard/status.h says what each is.
+# In the order of include/reshard/status.h, which says what each is.
 class InvalidError(Error, ValueError): ...
-class MissingError(InvalidError, FileNotFoundError): ...  # a path that is not there
 class UnsupportedError(Error, NotImplementedError): ...
 class OutOfMemoryError(Error, MemoryError): ...
 class SystemError(Error): ...  # noqa: A001 - the library's name
@@ -30,3 +31,11 @@ class TimeoutError(Error, builtins.TimeoutError): ...  # noqa: A001 - the librar
 class InternalError(Error): ...
 class CancelledError(Error): ...
 class CorruptError(Error): ...
+class MissingError(InvalidError, FileNotFoundError): ...  # a path that is not there
+
+
+def of_status(status: int, text: str, missing: tuple[int, ...]) -> Error:
+    kind = Error.__subclasses__()[status - 1]
+    error = (MissingError if kind is InvalidError and text.endswith(os.strerror(errno.ENOENT)) else kind)(text)
+    error.missing = missing
+    return error

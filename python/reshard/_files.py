@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,17 +20,9 @@ class Checkpoint(Mapping[str, LazyTensor], contextlib.AbstractContextManager["Ch
         self.path, self.close = os.fspath(path), self._c.close
 
     @property
-    def info(self) -> dict[str, Any]:
-        return self._c.info
-
-    @property
     def metadata(self) -> dict[str, str]:
         """Texts beside the tensors (`__metadata__` of safetensors files)."""
         return self._c.metadata
-
-    @functools.cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self._c.names())}
 
     def __len__(self) -> int:
         return len(self._c.names())
@@ -40,7 +31,7 @@ class Checkpoint(Mapping[str, LazyTensor], contextlib.AbstractContextManager["Ch
         return iter(self._c.names())
 
     def __getitem__(self, name: str) -> LazyTensor:
-        return LazyTensor(self._c, self._places[name])
+        return LazyTensor(self._c, name)
 
     def read(self, name: str, layout: str | Layout, rank: int, world: int = 0, *, out: Any = None, threads: int = 0) -> Any:
         """The part of a tensor that a rank of any layout holds: an array, or for boxes a list of them."""

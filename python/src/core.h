@@ -61,9 +61,8 @@ template <typename... Parts> std::string text_of(const Parts &...parts) {
 std::string str_of(nb::handle object);
 inline std::string name_of(nb::handle type) { return str_of(nb::object(type.attr("__name__"))); }
 inline std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
-// Raises the exception of a status, with the library's text where text is empty. kind: a class below that.
-[[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {},
-                        const char *kind = nullptr);
+// Raises the exception of a status, with the library's text where text is empty.
+[[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {});
 template <typename... Parts> [[noreturn]] void invalid(const Parts &...parts) {
   raise(RESHARD_ERROR_INVALID, text_of(parts...));
 }
@@ -123,7 +122,7 @@ inline const char *c_text(const std::string &text, const char *what) {
   return text.c_str();
 }
 
-std::string path_of(nb::handle path, bool there = true); // of a str or os.PathLike, which has to be there
+std::string path_of(nb::handle path); // of a str or os.PathLike
 
 // The T that the caller gave, else a TypeError.
 template <typename T> T &as(nb::handle given, const char *what) {
@@ -301,8 +300,8 @@ struct Comm {
 };
 
 void *stream_of(Comm &comm, nb::handle stream); // checked against the communicator's device, which keeps it
-Tensor new_tensor(Comm &comm, const Array &a, void *stream);
 reshard_device device_of(Comm &comm);           // of the arrays that are made on it; NULL: plain memory
+Tensor new_tensor(Comm &comm, const Array &a, void *stream);
 
 inline std::vector<int64_t> missing_of(reshard_comm handle) {
   std::vector<int64_t> missing(size_t(reshard_comm_size(handle)));

@@ -17,19 +17,15 @@ int in_python(int failed, const std::function<void()> &call) {
   }
 }
 
-void raise(reshard_status status, std::string text, const Shape &missing, const char *kind) {
-  static const char *const kinds[] = {"InternalError", "InvalidError",  "UnsupportedError", "OutOfMemoryError",
-                                      "SystemError",   "MismatchError", "PeerError",        "BusyError",
-                                      "TimeoutError",  "InternalError", "CancelledError",   "CorruptError"};
+void raise(reshard_status status, std::string text, const Shape &missing) {
   if (std::exception_ptr raised = std::exchange(raised_in_call, nullptr); raised != nullptr)
     std::rethrow_exception(raised);
   if (text.empty())
     text = reshard_last_error();
-  nb::object type = nb::module_::import_("reshard._errors").attr(kind != nullptr ? kind : kinds[status]);
-  nb::object error = type(nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace")));
-  if (!missing.empty())
-    error.attr("missing") = tuple_of(missing);
-  PyErr_SetObject(type.ptr(), error.ptr());
+  const nb::object said = nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace"));
+  const nb::object error =
+      nb::module_::import_("reshard._errors").attr("of_status")(int(status), said, tuple_of(missing));
+  PyErr_SetObject(error.type().ptr(), error.ptr());
   throw nb::python_error();
 }
 

@@ -14,14 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-std::string path_of(nb::handle path, bool there) {
+std::string path_of(nb::handle path) {
   PyObject *bytes = nullptr;
   if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0)
     nb::raise_python_error();
-  const std::string text = nb::steal<nb::bytes>(bytes).c_str();
-  if (there && access(text.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
-    raise(RESHARD_ERROR_INVALID, "no file or directory '" + text + "'", {}, "MissingError");
-  return text;
+  return nb::steal<nb::bytes>(bytes).c_str();
 }
 
 namespace {
@@ -40,21 +37,26 @@ struct Checkpoint : Owned<reshard_checkpoint, reshard_checkpoint_close> { // NUL
 };
 
 reshard_model_tensor tensor_of(Checkpoint &c, int64_t i) {
-  Use<Checkpoint> in(c);
   return got<reshard_model_tensor>(reshard_model_get, reshard_checkpoint_model(c.handle), i);
 }
 
 // --- Lazy tensors ---------------------------------------------------------------------------------------------------
 
 struct LazyTensor {
-  LazyTensor(nb::object owner, int64_t i) : owner(owner), c(as<Checkpoint>(owner, "checkpoint")), i(i) {
+  LazyTensor(nb::object owner, nb::handle name_object) : owner(owner), c(as<Checkpoint>(owner, "checkpoint")) {
+    Use<Checkpoint> in(c);
+    if (!nb::try_cast(name_object, name) || name.find('\0') != std::string::npos ||
+        reshard_checkpoint_find(c.handle, name.c_str(), &i) != RESHARD_SUCCESS) {
+      PyErr_SetObject(PyExc_KeyError, name_object.ptr());
+      nb::raise_python_error();
+    }
     const reshard_model_tensor t = tensor_of(c, i);
-    name = t.name, whole.dtype = t.dtype, whole.ndim = t.ndim;
+    whole.dtype = t.dtype, whole.ndim = t.ndim;
     std::copy(t.shape, t.shape + t.ndim, whole.shape);
   }
   nb::object owner;
   Checkpoint &c;
-  int64_t i;
+  int64_t i = 0;
   std::string name;
   Array whole; // without memory
   int64_t bytes() const { return whole.elements() * int64_t(reshard_dtype_size(whole.dtype)); }
@@ -177,11 +179,6 @@ Layout stored_layout(LazyTensor &l) {
   return Layout(waited<reshard_layout>(reshard_checkpoint_layout, l.c.handle, l.i));
 }
 Any dtype(LazyTensor &l) { return nb::borrow(numpy_type(l.whole.dtype)); }
-int64_t length(LazyTensor &l) {
-  if (l.whole.ndim == 0)
-    throw nb::type_error("len() of a tensor without dims");
-  return l.whole.shape[0];
-}
 std::string shown(LazyTensor &l) {
   return text_of("<reshard tensor '", l.name, "', ", reshard_dtype_string(l.whole.dtype), ", ",
                  shape_text(l.whole.ndim, l.whole.shape), ", ", l.bytes(), " bytes, not read>");
@@ -197,11 +194,6 @@ nb::typed<nb::dict, nb::str, nb::str> metadata_of(Checkpoint &c) {
     d[key] = value;
   }
   return d;
-}
-Report info_of(Checkpoint &c) {
-  const auto i = got<reshard_checkpoint_info>(reshard_checkpoint_get_info, c.handle);
-  return report_of("format"_a = reshard_file_format_string(i.format), FIELD(i, tensors), FIELD(i, files),
-                   FIELD(i, bytes), FIELD(i, stored_bytes), FIELD(i, world), FIELD(i, left_out));
 }
 std::vector<std::string> names_of(Checkpoint &c) {
   std::vector<std::string> names;
@@ -266,8 +258,8 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
   for (const auto &[key, value] : texts)
     pairs.push_back({c_text(key, "metadata"), c_text(value, "metadata")});
   options.force = force, options.metadata = pairs.data(), options.nmetadata = int64_t(pairs.size());
-  Owned<reshard_writer, reshard_writer_abandon> writer(waited<reshard_writer>(
-      reshard_writer_create, path_of(path, false).c_str(), int64_t(all.size()), all.data(), &options));
+  Owned<reshard_writer, reshard_writer_abandon> writer(
+      waited<reshard_writer>(reshard_writer_create, path_of(path).c_str(), int64_t(all.size()), all.data(), &options));
   int64_t tensor = 0;
   for (const Written &w : taken) {
     for (size_t r = 0; r < w.ranks.size(); r++)
@@ -292,7 +284,7 @@ using LayoutOrRules = std::variant<std::monostate, std::string, Rules *>;
 Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, const LayoutOrRules &dst_layout,
                std::optional<std::string> map, int64_t world, bool force, bool dedup, bool verify, bool leave_out,
                int threads, nb::object call, nb::handle dtype) {
-  const std::string in = path_of(src), out = path_of(dst, false);
+  const std::string in = path_of(src), out = path_of(dst);
   if (out.empty())
     invalid("an empty path");
   reshard_convert_options options = RESHARD_CONVERT_OPTIONS_DEFAULTS;
@@ -342,15 +334,13 @@ Report check_files(nb::handle path, int threads) {
 
 void bind_file(nb::module_ &m) {
   nb::class_<LazyTensor>(m, "LazyTensor", "A tensor of a checkpoint. An index reads the part that it names, then.")
-      .def(nb::init<nb::object, int64_t>(), "checkpoint"_a, "i"_a)
+      .def(nb::init<nb::object, nb::handle>(), "checkpoint"_a, "name"_a.none())
       .def_ro("name", &LazyTensor::name)
       .def_prop_ro("dtype", &dtype, "numpy's, of ml_dtypes where it has none.")
       .def_prop_ro("layout", &stored_layout, "The layout as the files have it.")
       .def_prop_ro("shape", [](LazyTensor &l) { return tuple_of(l.whole.ndim, l.whole.shape); })
       .def_prop_ro("ndim", [](LazyTensor &l) { return l.whole.ndim; })
-      .def_prop_ro("size", [](LazyTensor &l) { return l.whole.elements(); })
       .def_prop_ro("nbytes", &LazyTensor::bytes)
-      .def("__len__", &length)
       .def("__getitem__", &get, "index"_a.none())
       .def("_read", &read_part, "layout"_a, "rank"_a, "out"_a.none(), "threads"_a)
       .def("read", &read_whole, "out"_n, nb::kw_only(), "threads"_a = 0,
@@ -364,7 +354,6 @@ void bind_file(nb::module_ &m) {
   checkpoint.def(nb::init<nb::handle>(), "path"_a)
       .def("names", opened(&names_of))
       .def_prop_ro("metadata", opened(&metadata_of))
-      .def_prop_ro("info", opened(&info_of))
       .def_prop_ro("closed", &Checkpoint::closed)
       .def("close", &Checkpoint::close);
   nb::class_<Rules>(m, "Rules",

@@ -160,7 +160,7 @@ def test_a_nul_in_a_text_is_an_error_and_writes_nothing(call: Callable[[Path], o
 
 OTHERS: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
     (TypeError, "os.PathLike object, not int", lambda path: reshard.open(5)),  # type: ignore[arg-type]
-    (FileNotFoundError, "no file or directory", lambda path: reshard.Rules.load(path / "not")),
+    (FileNotFoundError, "No such file or directory", lambda path: reshard.Rules.load(path / "not")),
     (TypeError, "the name 5: names are texts", lambda path: reshard.write(path / "x.npy", {5: np.zeros(2)})),  # type: ignore[dict-item]
     (UnicodeEncodeError, "surrogates", lambda path: reshard.write(path / "x.npy", {"\udc80": np.zeros(2)})),
     (TypeError, "'x': a int, where a Layout is due", lambda path: reshard.write(path / "x.npy", {"x": (1, [np.zeros(2)])})),
@@ -214,7 +214,7 @@ def test_everything_closed_says_so_and_closes_twice(tmp_path: Path) -> None:
     for thing in (checkpoint, transfer, comm) * 2:
         thing.close()
     calls: list[Callable[[], object]] = [
-        lambda: checkpoint["x"], lambda: lazy.read(), lambda: lazy.layout, lambda: len(checkpoint), lambda: checkpoint.info,
+        lambda: checkpoint["x"], lambda: lazy.read(), lambda: lazy.layout, lambda: len(checkpoint), lambda: checkpoint.metadata,
         transfer.execute, lambda: transfer.rebind([], []), lambda: transfer.info, comm.barrier, lambda: comm.rank, lambda: comm.split(0),
         comm.abort, lambda: comm.missing, lambda: comm.report(), lambda: comm.stats, lambda: reshard.empty((2,), "f4", comm),
         lambda: reshard.redistribute(np.zeros((2, 2), "f4"), ONE, ONE, comm),

@@ -64,7 +64,7 @@ static reshard_status read_threaded(rs_opening *opening, int64_t threads) {
 
 reshard_status rs_open_headers(rs_opening *opening) {
   const rs_store *s = &opening->checkpoint->store;
-  int64_t all = 0, threads = rs_min(s->files.n, rs_device_cpu_cores());
+  int64_t all = 0, threads = s->files.n > 1 ? rs_min(s->files.n, rs_device_cpu_cores()) : 1;
   for (int64_t f = 0; f < s->files.n; f++)
     all = rs_min(all + s->files.at[f].size, INT64_MAX / 2);
   if (threads > 1 && all > THREAD_BYTES)
