@@ -1,7 +1,13 @@
-# ./run python: the environment of the Python module, and the module. Sourced.
+# ./run python: the environments of the Python module, and the module. Sourced.
 
 python_packages=(numpy ml_dtypes safetensors mpi4py nanobind nanobind-backend pytest mypy)
 python_environment=$build/python-environment
+torch_environment=${XDG_CACHE_HOME:-${HOME:-}/.cache}/reshard # all checkouts share it: torch is large
+
+# Tests that want torch take that, where nobody names another.
+if [ -z "${RESHARD_TEST_PYTHON:-}" ] && [ -x "$torch_environment/bin/python" ]; then
+  export RESHARD_TEST_PYTHON=$torch_environment/bin/python
+fi
 
 # Makes the environment that the build and its tests take. What cannot be had is said, and the module is left out.
 need_python() {
@@ -13,16 +19,23 @@ need_python() {
   make_environment "$python_environment" 240 "${python_packages[@]}" || say "the Python module is left out: $why"
 }
 
-run_python() {
+run_python() { # [--torch]
+  local why=
   need "${build_packages[@]}"
   need_python
   [ -x "$python_environment/bin/python" ] || die "the Python module needs the packages ${python_packages[*]}"
+  if [ "${1:-}" = --torch ] && ! "$torch_environment/bin/python" -c 'import torch, nanobind_backend' 2>/dev/null; then
+    say "installing torch, which is large, in $torch_environment"
+    . "$root/bench/compare/environment.bash"
+    make_environment "$torch_environment" 1800 "${python_packages[@]}" \
+      "$(grep '^torch' "$root/bench/compare/requirements.txt")" || die "$why"
+  fi
   build_or_die release reshard_python_stub
   say "the module is in $build/python; try it:"
   echo "PYTHONPATH=$build/python $python_environment/bin/python -c 'import reshard; print(reshard.__version__)'"
 }
 
-# Tests of the module under AddressSanitizer and UBSan, which the interpreter takes in before it starts.
+# Tests of the module under AddressSanitizer and UBSan, which the interpreter takes in before it starts; and with JAX.
 soak_python() {
   need_python
   [ -x "$python_environment/bin/python" ] || return 0
@@ -39,4 +52,13 @@ soak_python() {
     }
     say "the Python module under AddressSanitizer: test_$name, $(tail -1 "$log/soak.log")"
   done
+  local why='' jax=$build/python-jax/bin/python
+  . "$root/bench/compare/environment.bash"
+  make_environment "${jax%/bin/python}" 600 "${python_packages[@]}" \
+    "$(grep '^jax' "$root/bench/compare/requirements.txt")" ||
+    { say "the Python module without JAX: $why"; return 0; }
+  PYTHONPATH=$build/python RESHARD_TEST_PYTHON=$jax "$python_environment/bin/python" -B "$root/tests/python/run.py" \
+    "$root/tests/python/test_jax.py" >"$log/soak.log" 2>&1 </dev/null ||
+    { tail -40 "$log/soak.log"; die "soak failed: test_jax of the Python module"; }
+  say "the Python module with JAX: $(tail -1 "$log/soak.log")"
 }
