@@ -194,7 +194,7 @@ typedef struct rs_device_processes {
   void (*guard)(rs_program *program, const rs_stream_barrier *barrier);
   /* rs_device_work.copy, likewise. */
   reshard_status (*copy)(rs_device *device, const rs_stream_barrier *barrier, int64_t n, const rs_span *spans,
-                         int64_t total_bytes, void *stream);
+                         void *stream);
 } rs_device_processes;
 
 struct rs_device {

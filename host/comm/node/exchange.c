@@ -212,7 +212,7 @@ reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_b
   node_exchange x = {.c = c, .turn = turns, .total_bytes = total_bytes};
   (void)n;
   if (c->boxes != NULL)
-    return rs_node_exchange_on_stream(c, turns, total_bytes);
+    return rs_node_exchange_on_stream(c, turns);
   RS_TRY(rs_node_check(c, false));
   if (turns->nreceives > c->reserved || turns->nsends > c->reserved)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",

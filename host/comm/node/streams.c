@@ -237,7 +237,7 @@ static char *slot_of(const rs_node *c, int64_t from, int64_t to, int64_t chunk) 
 }
 
 /* Copies the chunks of this number between messages and slots. */
-static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending, int64_t chunk, int64_t total_bytes) {
+static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending, int64_t chunk) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   const rs_part *parts = sending ? turn->sends : turn->receives;
@@ -252,8 +252,7 @@ static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending,
     b->spans[listed++] =
         sending ? (rs_span){p->at + at, slot, bytes, true} : (rs_span){slot, p->at + at, bytes, p->staged};
   }
-  return listed > 0 ? device->processes->copy(device, b->barrier, listed, b->spans, total_bytes, turn->stream)
-                    : RESHARD_SUCCESS;
+  return listed > 0 ? device->processes->copy(device, b->barrier, listed, b->spans, turn->stream) : RESHARD_SUCCESS;
 }
 
 /* Marks the peers of messages that have a chunk of this number. */
@@ -275,16 +274,16 @@ static int64_t count_chunks(const struct rs_node_boxes *b, const rs_turn *turn) 
   return rs_ceil_div(most, b->slot);
 }
 
-static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
+static reshard_status move_chunks(rs_node *c, const rs_turn *turn) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   int64_t chunks = count_chunks(b, turn);
   const uint32_t key = (uint32_t)c->base.meets.transfer; /* ranks that execute different transfers find that out */
   for (int64_t k = 0; k < chunks; k++) {
-    RS_TRY(copy_chunks(c, turn, true, k, total_bytes));
+    RS_TRY(copy_chunks(c, turn, true, k));
     mark_peers(c, turn, k);
     RS_TRY(rs_stream_meet(device, b->barrier, b->with, key, turn->stream, RS_EDGE("slots after peers")));
-    RS_TRY(copy_chunks(c, turn, false, k, total_bytes));
+    RS_TRY(copy_chunks(c, turn, false, k));
   }
   mark_peers(c, turn, 0);
   return rs_stream_meet(device, b->barrier, b->with, key, turn->stream, RS_EDGE("slots again after peers"));
@@ -292,7 +291,7 @@ static reshard_status move_chunks(rs_node *c, const rs_turn *turn, int64_t total
 
 /* Exchanges of one capture follow one another, and so do those outside of graphs. The launches of graphs are put in
  * order by who makes them. The event is waited for on its own stream too: a handle may be another stream by now. */
-static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
+static reshard_status move_in_order(rs_node *c, const rs_turn *turn) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   uint64_t capture;
@@ -300,7 +299,7 @@ static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t tot
   rs_event *end = capture != 0 ? b->captured_end : b->end;
   if (capture != 0 ? b->capture == capture : b->used)
     RS_TRY(rs_stream_wait(device, turn->stream, end, RS_EDGE("slots after slots")));
-  RS_TRY(move_chunks(c, turn, total_bytes));
+  RS_TRY(move_chunks(c, turn));
   if (capture != 0)
     b->capture = capture;
   else
@@ -308,11 +307,11 @@ static reshard_status move_in_order(rs_node *c, const rs_turn *turn, int64_t tot
   return rs_stream_record(device, end, turn->stream, RS_EDGE("slots before slots"));
 }
 
-reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn, int64_t total_bytes) {
+reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn) {
   RS_TRY(rs_node_check(c, false));
   if (turn->nsends + turn->nreceives == 0)
     return RESHARD_SUCCESS;
-  reshard_status status = move_in_order(c, turn, total_bytes);
+  reshard_status status = move_in_order(c, turn);
   if (status != RESHARD_SUCCESS)
     return rs_node_give_up(c, status, NULL);
   rs_comm_count_turn(turn);

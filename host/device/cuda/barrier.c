@@ -249,8 +249,7 @@ static void guard_program(rs_program *program, const rs_stream_barrier *m) {
 }
 
 static reshard_status copy_guarded(rs_device *device, const rs_stream_barrier *m, int64_t n, const rs_span *spans,
-                                   int64_t total_bytes, void *stream) {
-  (void)total_bytes;
+                                   void *stream) {
   return rs_cuda_copy_unless(device, n, spans, m->barrier.closed, stream);
 }
 

@@ -421,14 +421,14 @@ static const char *sent_to[RANKS][RANKS], *received_from[RANKS][RANKS]; /* slots
 
 /* Notes in which slots a rank's messages lie: it sends to its own room, and receives from those of its peers. */
 static reshard_status record_copy(rs_device *device, const rs_stream_barrier *meeting, int64_t n, const rs_span *spans,
-                                  int64_t total_bytes, void *stream) {
+                                  void *stream) {
   const char *room = original->room(meeting, -1);
   for (int64_t i = 0; i < n && n == RANKS - 1; i++)
     if (spans[i].dst >= room && spans[i].dst < room + (64 << 20))
       sent_to[device->index][i] = spans[i].dst;
     else
       received_from[device->index][i] = spans[i].src;
-  return original->copy(device, meeting, n, spans, total_bytes, stream);
+  return original->copy(device, meeting, n, spans, stream);
 }
 
 /* Peers are numbered by rank, and slots and rooms are in the order of peers. */
