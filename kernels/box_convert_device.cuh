@@ -77,6 +77,22 @@ static __device__ __forceinline__ void store_code(char *at, uint32_t code, uint3
 
 /* --- Scales --- */
 
+/* Scales need not be aligned: one that is not goes by bytes. */
+static __device__ __forceinline__ float load_scale(const char *at, bool small) {
+  const uint32_t bytes = small ? 1 : 4, step = modulo_16(at) % bytes == 0 ? bytes : 1;
+  uint32_t code = 0;
+#pragma unroll 1
+  for (uint32_t part = 0; part < bytes; part += step)
+    code |= load_code(at + part, step) << 8 * part;
+  return small ? rs_float_of_e8m0(code) : rs_float(code);
+}
+static __device__ __forceinline__ void store_scale(char *at, uint32_t code, bool small) {
+  const uint32_t bytes = small ? 1 : 4, step = modulo_16(at) % bytes == 0 ? bytes : 1;
+#pragma unroll 1
+  for (uint32_t part = 0; part < bytes; part += step)
+    store_code(at + part, code >> 8 * part, step);
+}
+
 /* The largest of a box of which each thread has one: of all its warps. */
 template <typename Tile>
 static __device__ __forceinline__ uint32_t find_most_of_warps(const Tile &t, uint32_t *room, uint32_t most) {
@@ -132,7 +148,6 @@ static __device__ __forceinline__ void find_factors(const Tile &t, uint32_t firs
   const uint32_t unit = threadIdx.x % N, lane = threadIdx.x & ((1u << t.lanes) - 1);
   const uint32_t box = first + (threadIdx.x >> t.lanes) + (unit >> t.turns) * (blockDim.x >> t.lanes);
   char *at = find_scale(t, min(box, t.boxes - 1));
-  const uint32_t bytes = small ? 1 : 4, step = modulo_16(at) % bytes == 0 ? bytes : 1;
   float factor;
   if (Makes) {
     uint32_t mine = most[0], code;
@@ -140,17 +155,10 @@ static __device__ __forceinline__ void find_factors(const Tile &t, uint32_t firs
     for (uint32_t k = 1; k < N; k++)
       mine = k == unit ? most[k] : mine;
     factor = small ? rs_scale_e8m0(mine, &code) : rs_scale_f32(mine, &code);
-    if (stored && lane < N && (unit & ((1u << t.turns) - 1)) == 0 && box < t.boxes) {
-#pragma unroll 1
-      for (uint32_t part = 0; part < bytes; part += step)
-        store_code(at + part, code >> 8 * part, step);
-    }
+    if (stored && lane < N && (unit & ((1u << t.turns) - 1)) == 0 && box < t.boxes)
+      store_scale(at, code, small);
   } else {
-    uint32_t code = 0;
-#pragma unroll 1
-    for (uint32_t part = 0; part < bytes; part += step)
-      code |= load_code(at + part, step) << 8 * part;
-    factor = small ? rs_float_of_e8m0(code) : rs_float(code);
+    factor = load_scale(at, small);
   }
 #pragma unroll
   for (uint32_t k = 0; k < N; k++)

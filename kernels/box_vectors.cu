@@ -137,27 +137,13 @@ template <int From> __device__ __forceinline__ uint32_t widen_most(uint32_t most
   return From == RS_F32 ? most : rs_bits(rs_number_of<From>(max(most & 0xffff, most >> 16), false));
 }
 
-__device__ __forceinline__ float load_scale(const char *at, bool small) {
-  const uint32_t bytes = small ? 1 : 4, step = modulo_16(at) % bytes == 0 ? bytes : 1;
-  uint32_t code = 0;
-#pragma unroll 1
-  for (uint32_t part = 0; part < bytes; part += step)
-    code |= load_code(at + part, step) << 8 * part;
-  return small ? rs_float_of_e8m0(code) : rs_float(code);
-}
-
 /* The scale of a box of all units that a thread has, of which its first lane stores it. */
 __device__ __forceinline__ float make_scale(const vector_tile &t, uint32_t box, uint32_t most, bool stored) {
   const bool small = t.has_small_scales();
   uint32_t code;
   const float factor = small ? rs_scale_e8m0(most, &code) : rs_scale_f32(most, &code);
-  if (stored && (threadIdx.x & ((1u << t.lanes) - 1)) == 0 && box < t.boxes) {
-    char *at = find_scale(t, box);
-    const uint32_t bytes = small ? 1 : 4, step = modulo_16(at) % bytes == 0 ? bytes : 1;
-#pragma unroll 1
-    for (uint32_t part = 0; part < bytes; part += step)
-      store_code(at + part, code >> 8 * part, step);
-  }
+  if (stored && (threadIdx.x & ((1u << t.lanes) - 1)) == 0 && box < t.boxes)
+    store_scale(find_scale(t, box), code, small);
   return factor;
 }
 
