@@ -87,6 +87,8 @@ int vg_reports_with(const char *words);
  * by themselves where it is built for that). Device memory here is a report. */
 void vg_host_read(const void *at, size_t n);
 void vg_host_write(void *at, size_t n);
+/* Copies in the order of the stream, and waits: contract_rank.copy. */
+void vg_copy(void *stream, void *dst, const void *src, size_t bytes);
 /* Order between host threads that pthread calls do not show (atomics): everything before release at an address comes
  * before what follows an acquire at it. */
 void vg_host_release(const void *at);

@@ -280,23 +280,14 @@ static void check_arrived(const played_world *w, int64_t rank) {
   }
 }
 
-/* Ranks of each element of a side of the source's tensor, as bits. */
-static void mark_ranks(const case_side *side, int64_t world, uint64_t *ranks) {
-  for (int64_t r = 0; r < world; r++)
-    for (int64_t b = side->buffers.first[r]; b < side->buffers.first[r + 1]; b++)
-      for (int64_t i = 0; i < side->buffers.buffer[b].n; i++)
-        if (side->buffers.buffer[b].index[i] >= 0)
-          ranks[side->buffers.buffer[b].index[i]] |= (uint64_t)1 << r;
-}
-
 /* A byte enters a domain that lacks it once, and no other. Boxes that overlap are not passed on. */
 static void check_entered(const played_world *w, int64_t domains) {
   for (int64_t i = 0; i < w->c->nentries; i++) {
     const rs_class *c = &w->plans[0]->classes.at[w->plans[0]->entries[i].class_];
     int64_t n = w->base[i + 1] - w->base[i];
     uint64_t *src = cli_alloc(n + 1, sizeof *src), *dst = cli_alloc(n + 1, sizeof *dst);
-    mark_ranks(&w->c->entry[i].src, w->world, src);
-    mark_ranks(&w->c->entry[i].dst, w->world, dst);
+    mark_ranks(&w->c->entry[i].src.buffers, w->world, src);
+    mark_ranks(&w->c->entry[i].dst.buffers, w->world, dst);
     for (int64_t e = 0; e < n && rs_class_passes(c); e++) {
       uint64_t has = 0, lacks = 0;
       for (int64_t r = 0; r < w->world; r++) {

@@ -34,15 +34,6 @@ static domains draw_domains(rng *r, int64_t world, int64_t *given) {
   return d;
 }
 
-/* The ranks of each element of the source, as bits, on a side. */
-static void mark_ranks(const case_side *side, int64_t world, uint64_t *ranks) {
-  for (int64_t r = 0; r < world; r++)
-    for (int64_t b = side->buffers.first[r]; b < side->buffers.first[r + 1]; b++)
-      for (int64_t i = 0; i < side->buffers.buffer[b].n; i++)
-        if (side->buffers.buffer[b].index[i] >= 0)
-          ranks[side->buffers.buffer[b].index[i]] |= (uint64_t)1 << r;
-}
-
 static uint64_t domains_of(const domains *d, uint64_t ranks) {
   uint64_t bits = 0;
   for (; ranks != 0; ranks &= ranks - 1)
@@ -57,8 +48,8 @@ static void count_entry(const case_plan *c, const case_entry *e, const domains *
   for (int k = 0; k < e->src.described.ndim; k++)
     n *= e->src.described.shape[k];
   uint64_t *src = cli_alloc(rs_max(n, 1), sizeof *src), *dst = cli_alloc(rs_max(n, 1), sizeof *dst);
-  mark_ranks(&e->src, c->world, src);
-  mark_ranks(&e->dst, c->world, dst);
+  mark_ranks(&e->src.buffers, c->world, src);
+  mark_ranks(&e->dst.buffers, c->world, dst);
   for (int64_t i = 0; i < n; i++) {
     uint64_t lacking = domains_of(d, dst[i]) & ~domains_of(d, src[i]);
     *leaving += lacking != 0 ? width : 0;

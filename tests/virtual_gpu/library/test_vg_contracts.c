@@ -34,15 +34,10 @@ typedef struct world {
   int64_t wrong[MOST], seen[MOST];
 } world;
 
-static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
-  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
-  cudaStreamSynchronize(stream);
-}
-
 static void rank_body(void *user, int64_t rank) {
   world *w = user;
   reshard_device device = w->gpus > 0 ? w->devices[rank] : NULL;
-  contract_rank s = {.comm = w->comms[rank], .copy = copy_now};
+  contract_rank s = {.comm = w->comms[rank], .copy = vg_copy};
   char name[32];
   reshard_status status = RESHARD_SUCCESS;
   snprintf(name, sizeof name, "cuda:%d", (int)(w->gpus > 0 ? rank % w->gpus : rank));

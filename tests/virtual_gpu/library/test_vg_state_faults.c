@@ -28,18 +28,13 @@ typedef struct world {
   const char *path;
 } world;
 
-static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
-  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
-  cudaStreamSynchronize(stream);
-}
-
 static void open_rank(void *user, int64_t r) {
   world *w = user;
   contract_rank *s = &w->contracts[r];
   static const int64_t shape[2] = {ROWS, COLUMNS};
   const reshard_sharder_options options = {.size = RESHARD_SHARDER_OPTIONS_INIT, .device = w->device};
   reshard_tree leaf;
-  *s = (contract_rank){.comm = w->comms[r], .device = w->device, .copy = copy_now};
+  *s = (contract_rank){.comm = w->comms[r], .device = w->device, .copy = vg_copy};
   cudaStreamCreateWithFlags((cudaStream_t *)&s->stream, cudaStreamNonBlocking);
   CONTRACT_SUCCEEDS(s, reshard_sharder_create(s->comm, &options, &s->sharder));
   CONTRACT_SUCCEEDS(s, reshard_tree_dict(&w->states[r]));

@@ -167,3 +167,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void 
   work.run = [=] { function(user); };
   return api.end(submit(*stream, std::move(work)));
 }
+
+void vg_copy(void *stream, void *dst, const void *src, size_t bytes) {
+  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, (cudaStream_t)stream);
+  cudaStreamSynchronize((cudaStream_t)stream);
+}

@@ -29,11 +29,6 @@ typedef struct world {
   int64_t wrong[NODE_RANKS];
 } world;
 
-static void copy_now(void *stream, void *dst, const void *src, size_t bytes) {
-  cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
-  cudaStreamSynchronize(stream);
-}
-
 static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
   char name[32];
   node_gatherer gatherer = {&w->gather, rank};
@@ -55,7 +50,7 @@ static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
 
 static void run_rank(void *user, int64_t rank) {
   world *w = user;
-  contract_rank me = {.copy = copy_now};
+  contract_rank me = {.copy = vg_copy};
   vg_process((int)rank);
   cudaSetDevice((int)(rank % w->gpus));
   cudaStreamCreateWithFlags((cudaStream_t *)&me.stream, cudaStreamNonBlocking);
