@@ -28,18 +28,37 @@ using std::max;
 using std::min;
 
 /* --- Types -------------------------------------------------------------------------------------------------------*/
+/* Copied whole, as the GPU does, and so seen as one access where accesses are watched. */
+template <typename T> struct simt_whole {
+  typedef unsigned char type __attribute__((vector_size(sizeof(T)), may_alias));
+};
+#define SIMT_PLAIN __attribute__((always_inline, no_sanitize("alignment"))) /* whoever has the address looks at it */
+template <typename T> SIMT_PLAIN inline void simt_copy(T *to, const T *from) {
+  *reinterpret_cast<typename simt_whole<T>::type *>(to) = *reinterpret_cast<const typename simt_whole<T>::type *>(from);
+}
+#define SIMT_COPIES(name) \
+  name() = default; \
+  SIMT_PLAIN name(const name &from) { simt_copy(this, &from); } \
+  SIMT_PLAIN name &operator=(const name &from) { \
+    simt_copy(this, &from); \
+    return *this; \
+  }
 #define SIMT_VECTORS(name, type, a2, a4) \
   struct name##1 { \
     type x; \
   }; \
   struct __align__(a2) name##2 { \
     type x, y; \
+    SIMT_COPIES(name##2) \
+    SIMT_PLAIN name##2(type x, type y) : x(x), y(y) {} \
   }; \
   struct name##3 { \
     type x, y, z; \
   }; \
   struct __align__(a4) name##4 { \
     type x, y, z, w; \
+    SIMT_COPIES(name##4) \
+    SIMT_PLAIN name##4(type x, type y, type z, type w) : x(x), y(y), z(z), w(w) {} \
   }; \
   inline name##1 make_##name##1(type x) { return {x}; } \
   inline name##2 make_##name##2(type x, type y) { return {x, y}; } \
@@ -58,6 +77,7 @@ SIMT_VECTORS(ulonglong, unsigned long long, 16, 16)
 SIMT_VECTORS(float, float, 8, 16)
 SIMT_VECTORS(double, double, 16, 16)
 #undef SIMT_VECTORS
+#undef SIMT_COPIES
 
 struct dim3 {
   unsigned x, y, z;

@@ -18,6 +18,8 @@
 #include <algorithm>
 #include <cstdio>
 
+extern __thread uint3 threadIdx; /* the executor's */
+
 /* This file itself is compiled without instruments in every build. */
 #ifdef VG_UNDER_TSAN
 #define VG_OBSERVES 0
@@ -83,7 +85,7 @@ thread_local bool in_kernel; /* on this thread */
 int64_t kernel_accesses;
 bool kernel_stores; /* beside the arena, or a flag */
 bool kernel_closed; /* it has loaded a flag that is not 0 */
-enum : int64_t { MOST_ACCESSES = 1 << 26, MOST_RUNS = 1 << 22 };
+enum : int64_t { MOST_ACCESSES = 1 << 25, MOST_RUNS = 1 << 22 };
 
 void sorted(std::vector<Run> &runs) {
   std::sort(runs.begin(), runs.end(),
@@ -144,10 +146,15 @@ __attribute__((noinline)) void seen_by_host(uintptr_t at, size_t n, bool write) 
   host_recorder->add(at, n, write);
 }
 
+/* A thread's place, or its stack just above the function that asks. */
+inline bool is_of_thread(uintptr_t at) {
+  return at - (uintptr_t)&threadIdx < sizeof threadIdx || at - (uintptr_t)__builtin_frame_address(0) < 4096;
+}
+
 /* Most of the time of these tests is here: what is rare stays in functions of its own. */
 inline void seen(uintptr_t at, size_t n, bool write) {
   if (in_kernel) {
-    if (!kernel_object.holds(at, n) && !kernel_last[write].holds(at, n))
+    if (!kernel_object.holds(at, n) && !kernel_last[write].holds(at, n) && !is_of_thread(at))
       seen_elsewhere(at, n, write);
     if (++kernel_accesses > MOST_ACCESSES)
       does_not_end();
