@@ -263,7 +263,7 @@ static void fill_slots(node_rank *me) {
 
 /* Messages of three chunks: slots are filled again in one exchange. */
 CASE(slots_are_filled_again_in_one_exchange) {
-  const int64_t columns = NODE_RANKS * (9 << 20) / (ROWS / NODE_RANKS);
+  const int64_t columns = NODE_RANKS * (5 << 20) / (ROWS / NODE_RANKS);
   run_right((world){.gpus = NODE_RANKS, .body = fill_slots, .columns = columns}, 1);
 }
 
