@@ -138,15 +138,15 @@ static void use_rest(loss_rank *me, reshard_comm rest) {
 
 static reshard_status make_rest(loss_rank *me, reshard_comm *rest) {
   const loss_trial *t = me->t;
-  int64_t lost[LOSS_MOST] = {t->victim}, n = 1;
+  int64_t victim = t->victim, lost[LOSS_MOST], n = 0;
   if (t->board->without == t->number) /* on a busy machine a late verdict may come to some alone */
     return t->transport->make(me, LOSS_REST, loss_patience(t), rest);
   if (t->transport->shrink != NULL)
     return t->transport->shrink(me, rest);
   loss_rank_set_deadline(me, loss_patience(t));
-  reshard_status status = reshard_comm_shrink(me->comm, 1, lost, rest);
-  for (int r = 0; r < t->n && t->transport->is_dead != NULL; r++)
-    if (r != t->victim && t->transport->is_dead(me, r))
+  reshard_status status = reshard_comm_shrink(me->comm, 1, &victim, rest);
+  for (int r = 0; r < t->n; r++)
+    if (r == victim || (t->transport->is_dead != NULL && t->transport->is_dead(me, r)))
       lost[n++] = r;
   return status != RESHARD_SUCCESS && n > 1 ? reshard_comm_shrink(me->comm, n, lost, rest) : status;
 }
@@ -205,6 +205,9 @@ void loss_rank_run(const loss_trial *t, int number) {
   reshard_status status = loss_rank_prepare(me, t->apart ? LOSS_REHEARSAL : LOSS_ALL);
   RS_THEN(status, loss_rank_rehearse(me, &places));
   LOSS_CHECK(me, status == RESHARD_SUCCESS, "before the loss: %s", reshard_status_string(status));
+  loss_rank_set_state(me, LOSS_BEGUN);
+  if (is_victim)
+    loss_rank_await_others(me, LOSS_BEGUN); /* who is lost while they are in an earlier call is lost there */
   RS_THEN(status, loss_rank_take_step(me, places));
   RS_THEN(status, meet(me));
   if (t->way == LOSS_IN_TIME) {

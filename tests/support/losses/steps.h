@@ -4,8 +4,9 @@
 
 #include "losses.h"
 
-/* Of a rank in a trial: it has its error; it has gone on with those that are left; the victim has come through. */
 enum { LOSS_POISON = 0x5a };
+/* Of a rank in a trial: it has made the calls before the loss; it has its error; it has gone on with those that are
+ * left; the victim has come through. */
 enum { LOSS_BEGUN, LOSS_TOLD, LOSS_GONE_ON, LOSS_OUT, LOSS_STATES };
 
 typedef enum loss_call {
