@@ -43,10 +43,13 @@ static uint64_t next_random(executor *e) {
 
 static void add_count(int64_t *count, int64_t n) { __atomic_fetch_add(count, n, __ATOMIC_RELAXED); }
 
-/* A byte at a time and volatile: no call that a sanitizer intercepts. */
+/* Volatile: no call that a sanitizer intercepts. The memory is aligned to 8, and most of it is written by as many. */
 static void poison(void *at, size_t bytes) {
   volatile unsigned char *to = static_cast<volatile unsigned char *>(at);
-  for (size_t i = 0; i < bytes; i++)
+  size_t i = 0;
+  for (; i + 8 <= bytes; i += 8)
+    *reinterpret_cast<volatile uint64_t *>(to + i) = POISON * (~uint64_t{0} / 0xff);
+  for (; i < bytes; i++)
     to[i] = POISON;
 }
 
@@ -486,16 +489,16 @@ static bool is_within(uintptr_t at, size_t bytes, const void *begin, size_t size
 
 bool simt_owns(const void *p, size_t bytes) {
   uintptr_t at = reinterpret_cast<uintptr_t>(p);
+  const executor *e = self;
+  for (int i = 0; i < e->narrays; i++) // most are asked for
+    if (is_within(at, bytes, e->arrays[i].memory, e->arrays[i].bytes))
+      return true;
   if (is_within(at, bytes, &threadIdx, sizeof threadIdx) || is_within(at, bytes, &blockIdx, sizeof blockIdx))
     return true;
-  const executor *e = self;
   const simt_fiber *fiber = &e->fibers[e->threads[e->now].fiber];
   if (is_within(at, bytes, fiber->stack, fiber->bytes) || is_within(at, bytes, e->launch, e->launch->object_bytes) ||
       is_within(at, bytes, e->dynamic, e->launch->shared))
     return true;
-  for (int i = 0; i < e->narrays; i++)
-    if (is_within(at, bytes, e->arrays[i].memory, e->arrays[i].bytes))
-      return true;
   return is_within(at, bytes, &blockDim, sizeof blockDim) || is_within(at, bytes, &gridDim, sizeof gridDim);
 }
 
