@@ -59,7 +59,7 @@ static void drop(fault_output *out) {
   scratch_remove("made.safetensors");
 }
 
-static void check(const char *in, const char *made, const char *wanted, reshard_convert_options options) {
+static void check_conversion(const char *in, const char *made, const char *wanted, reshard_convert_options options) {
   options.size = RESHARD_CONVERT_OPTIONS_INIT;
   options.threads = 1;
   conversion c = {in, made, wanted, options};
@@ -75,12 +75,12 @@ static void check(const char *in, const char *made, const char *wanted, reshard_
 CASE(conversions_leave_nothing_after_any_failed_allocation) {
   reshard_convert_options to = {.dst = "rank(0)", .dtype = RESHARD_F8_E4M3, .blocks = {2, 3, RESHARD_F32}};
   scratch_safetensors("in.safetensors", HEADER, 202, 1);
-  check("in.safetensors", "made.safetensors", "scaled.safetensors", to);
+  check_conversion("in.safetensors", "made.safetensors", "scaled.safetensors", to);
   to.dst = "mesh(3;R)";
   to.dedup = 1;
-  check("in.safetensors", "made", "ranks", to);
-  check("ranks", "made", "back",
-        (reshard_convert_options){.dst = "chunk(0)", .world = 2, .dtype = RESHARD_BF16, .verify = 1});
+  check_conversion("in.safetensors", "made", "ranks", to);
+  check_conversion("ranks", "made", "back",
+                   (reshard_convert_options){.dst = "chunk(0)", .world = 2, .dtype = RESHARD_BF16, .verify = 1});
 }
 
 /* Each call syncs, which takes longest on a disk. */
