@@ -15,6 +15,13 @@ expect 0 plan "${rows_to_columns[@]}" --dst-dtype bf16; says '8x8 f32, 256 B'; s
 says '^converts +1 tensor from f32 to bf16: bf16 travels, 128 B; converted in the pack$'
 expect 0 plan "${rows_to_columns[@]}" -d f16 --dst-dtype f64
 says 'f16 travels, 128 B; converted in the unpack$'
+printf '[{"name":"a","shape":[8,8],"dtype":"f32"},{"name":"b","shape":[8,4],"dtype":"f32"},%s]' \
+  '{"name":"c","shape":[8,8],"dtype":"f32"}' >three.json
+printf 'b chunk(1) f16\n* chunk(1) bf16\n' >two.rules
+expect 0 plan --model three.json --src 'chunk(0)' --dst @two.rules --ranks 2
+says '^converts +2 tensors from f32 to bf16: bf16 travels, 256 B'
+says '^converts +1 tensor from f32 to f16: f16 travels, 64 B'
+rm three.json two.rules
 expect 0 plan "${rows_to_columns[@]}" --dst-dtype f8_e4m3 --json -
 says '"bytes":64,"wire_bytes":32,'; says '"conversions":[[].*"to":"f8_e4m3","wire":"f8_e4m3","converted":"pack"'
 # 64 values and a scale of f32 for each of 4 blocks
