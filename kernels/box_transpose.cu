@@ -59,9 +59,10 @@ struct row_end {
 
 /* Of a row of n bytes whose address is `shift` modulo 4, and 128 bytes of it from `first` on. */
 __device__ __forceinline__ row_end find_end(int shift, int n, int first, bool last) {
+  const int begun = first > 0 ? first : min(-shift & 3, n); /* a short row has but the first end */
   if (!last)
-    return {0, first > 0 ? 0 : min(-shift & 3, n)};
-  return {max(min(n - ((shift + n) & 3), first + 128 - shift), first), min(n, first + 128)};
+    return {0, first > 0 ? 0 : begun};
+  return {max(min(n - ((shift + n) & 3), first + 128 - shift), begun), min(n, first + 128)};
 }
 
 /* An end of a row of the source, by one lane of a warp: row j, and elements i from there on. */
