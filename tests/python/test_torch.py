@@ -79,6 +79,11 @@ refused(lambda: reshard.torch.save({**w, "t": 1} if second else w, sys.argv[1]),
 refused(lambda: move(5 if second else w, mesh, [Shard(1)]), TypeError, "a int, where a DTensor")
 refused(lambda: move(w, mesh, [Shard(1)], out={"w": 5} if second else out), TypeError, "'w': out has a int")
 refused(lambda: reshard.torch.load(w, "/no/such"), FileNotFoundError, "'/no/such': No such file or directory")
+try:
+    reshard.torch.load(w, "/no/such" if second else ".")
+    raise SystemExit("a path of each rank: taken")
+except reshard.MismatchError as raised:
+    assert "'.'" in str(raised) and "'/no/such'" in str(raised), raised
 own = {f"w{dist.get_rank()}": w["w"]}
 for given, into, text in ((own, None, "'w0' is a tensor on rank 0 alone, of ranks 0 and 1"), ({} if second else w, None, "'w'"),
                           (own, dict.fromkeys(own, out["w"]), "'w0'"), (own if second else w, None, "'w'")):
