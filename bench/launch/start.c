@@ -36,11 +36,12 @@ static int exit_status_of(int status) {
 static struct {
   int64_t n;
   pid_t *pid;                  /* 0: it has ended */
-  volatile sig_atomic_t ended; /* a signal was passed on, or a child has failed */
+  volatile sig_atomic_t ended; /* the first signal that was passed on to them, 0: none yet */
 } started;
 
 static void pass_signal(int number) {
-  started.ended = 1;
+  if (started.ended == 0)
+    started.ended = number;
   for (int64_t i = 0; i < started.n; i++)
     if (started.pid[i] > 0)
       kill(started.pid[i], number);
@@ -56,7 +57,7 @@ static void pass_signals(int64_t n, pid_t *pids) {
 /* The state of the children, as the parent knows it. */
 typedef struct children {
   int64_t left, stopped; /* children; the one that has been stopped first, -1: none is */
-  int result;            /* status of the first that failed */
+  int result;            /* the signal's that the run was asked to end by, else of the first that failed */
   int64_t since, ending; /* of the stop; of the end: 0: not yet */
 } children;
 
@@ -78,7 +79,7 @@ static void take_changes(children *c) {
       started.pid[i] = 0;
       c->left--;
       if (c->result == 0 && exit_status_of(status) != 0) {
-        c->result = exit_status_of(status);
+        c->result = started.ended != 0 ? 128 + started.ended : exit_status_of(status);
         pass_signal(SIGTERM);
       }
     }
