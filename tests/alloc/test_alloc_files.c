@@ -99,7 +99,7 @@ CASE(torch_files_open_after_any_failed_allocation) {
 
 CASE(whole_tensors_open_after_any_failed_allocation) {
   static const char index[] = "{\"weight_map\":{\"w\":\"a.safetensors\",\"v\":\"a.safetensors\","
-                              "\"x\":\"b.safetensors\"}}";
+                              "\"x\":\"./b.safetensors\"}}";
   scratch_directory("d");
   scratch_safetensors("d/a.safetensors", WV, 10, 1);
   check_open_faults("d/a.safetensors", RESHARD_FORMAT_SAFETENSORS, 2, 10, 5);

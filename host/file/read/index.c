@@ -40,6 +40,27 @@ static bool is_below(const char *name) {
   return below;
 }
 
+/* The path without parts that are empty or ".", so that a file has one name. A last part stays: "x/" names no file. */
+static reshard_status clean_path(json_t *value) {
+  const char *name = json_string_value(value);
+  if (name[0] != '.' && strstr(name, "//") == NULL && strstr(name, "/./") == NULL)
+    return RESHARD_SUCCESS;
+  size_t size = strlen(name) + 1, length = 0;
+  char *path = NULL;
+  RS_TRY(rs_alloc(&path, (int64_t)size, 1));
+  for (size_t n; *name != '\0'; name += n) {
+    n = strcspn(name, "/");
+    n += name[n] == '/';
+    if (name[0] == '/' || strncmp(name, "./", 2) == 0)
+      continue;
+    memcpy(path + length, name, n);
+    length += n;
+  }
+  int set = json_string_setn(value, path, length);
+  free(path);
+  return set == 0 ? RESHARD_SUCCESS : rs_error_memory(size);
+}
+
 static int by_name(const void *a, const void *b) { return strcmp(((const rs_name *)a)->at, ((const rs_name *)b)->at); }
 
 /* The files that the index names, each once, sorted. */
@@ -56,6 +77,8 @@ static reshard_status list_files(const char *where, json_t *map, rs_names *files
     if (!is_below(name))
       return rs_error(RESHARD_ERROR_INVALID, "%s: tensor '%s': file '%s' is no relative path without '..'", where,
                       quoted, rs_quote(other, sizeof other, name));
+    RS_TRY(clean_path(value));
+    name = json_string_value(value);
     RS_TRY(rs_names_put(files, name, strlen(name) + 1, &number));
   }
   if (files->all.n > 1)

@@ -16,6 +16,10 @@ enum { FILES = 4, TENSORS = 9, CASES = 40 };
 static const char *const file_names[FILES] = {"a.safetensors", "sub/b.safetensors", "sub/deep/c.safetensors",
                                               "z-00001-of-00001.safetensors"};
 
+/* The same files by other paths. */
+static const char *const spelled[FILES] = {"./a.safetensors", "sub//b.safetensors", "./sub/.//deep/./c.safetensors",
+                                           ".//./z-00001-of-00001.safetensors"};
+
 static void write_text(const char *name, const char *text) { scratch_write(name, text, strlen(text)); }
 
 /* The first byte of a U8 tensor. */
@@ -115,7 +119,7 @@ static void write_index(const char *path, const random_index *r, int wrong, cons
     if (t == wrong && value != NULL)
       n += (size_t)sprintf(text + n, "%s", value);
     else
-      n += (size_t)sprintf(text + n, "\"%s\"", file_names[r->listed[t]]);
+      n += (size_t)sprintf(text + n, "\"%s\"", (rand() % 2 > 0 ? spelled : file_names)[r->listed[t]]);
     comma = ",";
   }
   strcpy(text + n, "}}");
@@ -159,6 +163,7 @@ CASE(test_wrong_entries) {
                                           {"\"none.safetensors\"", "there is no file 'none.safetensors'"},
                                           {"\"a.safetensors/x\"", "there is no file 'a.safetensors/x'"},
                                           {"\"sub\"", "no regular file"},
+                                          {"\".//\"", "no regular file"},
                                           {"\"empty.safetensors\"", "'empty.safetensors' has no tensor"},
                                           {"\"text.safetensors\"", "too few"}};
   random_index r = {.listed = {0}};
