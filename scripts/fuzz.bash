@@ -11,11 +11,12 @@ fuzz_lacking() {
 }
 
 fuzz_one() { # TARGET SECONDS: with the corpus of the tree, new inputs to the build directory
-  local name=${1##*/fuzz_} out=$build/fuzz LC_ALL=C TIMEFORMAT='%U %S' status=0
+  local name=${1##*/fuzz_} out=$build/fuzz LC_ALL=C TIMEFORMAT='%U %S' status=0 memory=/dev/shm
+  [ -w $memory ] || memory=/tmp
   mkdir -p "$out/corpus/$name" "$out/crashes"
-  { time "$1" -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=4096 \
-    -print_final_stats=1 -artifact_prefix="$out/crashes/$name-" "$out/corpus/$name" "$root/tests/fuzz/corpus/$name" \
-    </dev/null >"$log/fuzz-$name.log" 2>&1; } 2>"$log/fuzz-$name.times" || status=$?
+  { time TMPDIR=${TMPDIR:-$memory} "$1" -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=1024 \
+    -max_len=4096 -print_final_stats=1 -artifact_prefix="$out/crashes/$name-" "$out/corpus/$name" \
+    "$root/tests/fuzz/corpus/$name" </dev/null >"$log/fuzz-$name.log" 2>&1; } 2>"$log/fuzz-$name.times" || status=$?
   return "$status"
 }
 
