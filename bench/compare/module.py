@@ -1,6 +1,6 @@
 """The Python module beside C and the packages of the field: each figure is a ratio, or a difference, of one run.
 
-usage: PYTHONPATH=build/python PYTHON bench/compare/module.py [--build build] [--torch-python PYTHON] [--gib 2] [--wheel FILE] [OUT.md]
+usage: PYTHONPATH=build/python PYTHON bench/compare/module.py [--build build] [--torch-python PYTHON] [--gib 2] [--wheel PLAIN CUDA] [OUT.md]
 
 Pairs take turns, and a figure is the median over them. torch's rows need an interpreter with torch; without one they say so.
 """
@@ -190,6 +190,38 @@ def processes():
         own >= 1 and shared >= 2)
 
 
+INTERRUPT = """
+import os, signal, sys, threading, time
+import reshard
+comm = reshard.node()
+if comm.rank == 1:  # does not come
+    sys.stdin.read()
+    os._exit(0)
+def send():
+    global sent
+    time.sleep(0.3)  # the other thread waits by then
+    sent = time.perf_counter()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=send).start()
+try:
+    comm.barrier()
+except KeyboardInterrupt:
+    print(time.perf_counter() - sent)
+"""
+
+
+def interrupts():
+    taken = []
+    for i in range(9):
+        ranks = [subprocess.Popen([sys.executable, "-c", INTERRUPT], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29000 + i)})
+                 for r in range(2)]
+        taken.append(float(ranks[0].stdout.read()))
+        for process in ranks:
+            process.communicate("")
+    row("Ctrl-C ends a wait of the main thread: median, most of 9", "0.2 s", f"{statistics.median(taken):.3f}, {max(taken):.3f} s", max(taken) <= 0.2)
+
+
 TORCH = """
 import sys, time, statistics
 import torch, torch.distributed as dist
@@ -265,9 +297,9 @@ def with_torch(python, directory):
     row("FSDP2 + TP to TP-4 / to 2 x TP-2, against `full_tensor` and cut", "5 x", " / ".join(f"{x:.1f}" for x in scene) + " x", min(scene) >= 5)
 
 
-def wheel(path):
-    size = os.stat(path).st_size / (1 << 20)
-    row("wheel without CUDA", "2.5 MiB", f"{size:.2f} MiB", size <= 2.5)
+def wheels(paths):
+    plain, cuda = (os.stat(path).st_size / (1 << 20) for path in paths)
+    row("wheel without CUDA / with 3 architectures", "2.5 / 11 MiB", f"{plain:.2f} / {cuda:.2f} MiB", plain <= 2.5 and cuda <= 11)
 
 
 def page(out, load):
@@ -287,20 +319,21 @@ def main():
     parse.add_argument("--build", default=os.path.join(ROOT, "build"))
     parse.add_argument("--torch-python", default=os.environ.get("RESHARD_TEST_PYTHON"))
     parse.add_argument("--gib", type=float, default=2)
-    parse.add_argument("--wheel")
+    parse.add_argument("--wheel", nargs=2, metavar=("PLAIN", "CUDA"), help="wheels repaired and stripped by auditwheel")
     parse.add_argument("out", nargs="?")
     args = parse.parse_args()
     load = os.getloadavg()
     with tempfile.TemporaryDirectory() as directory:
         calls(args.build)
         starts()
+        interrupts()
         processes()
         if args.torch_python:
             with_torch(args.torch_python, directory)
         files(directory, args.gib)
         cycles(directory)
     if args.wheel:
-        wheel(args.wheel)
+        wheels(args.wheel)
     if args.out:
         page(args.out, load)
 
