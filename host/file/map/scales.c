@@ -62,10 +62,10 @@ static reshard_status set_made(const rs_chooser *c, rs_copy_region *r) {
     return rs_error(RESHARD_ERROR_INVALID, "tensor '%s' is made of %s: %s is made of f32, f16 and bf16", quoted,
                     reshard_dtype_string(from), text);
   for (int d = 0; d < t->ndim; d++) {
-    int64_t block = rs_blocks_extent(&r->blocks, t->ndim, d), begin = r->dst_offset[d], end = begin + r->dst_extent[d];
-    if (begin % block != 0 || (end % block != 0 && end != t->shape[d]))
+    int64_t block = rs_blocks_extent(&r->blocks, t->ndim, d), end = r->dst_offset[d] + r->dst_extent[d];
+    if (end % block != 0 && end != t->shape[d]) /* another part begins there */
       return rs_error(RESHARD_ERROR_INVALID, "tensor '%s': the map cuts dim %d at %lld, in a block of %lld (%s)",
-                      quoted, d, (long long)(begin % block != 0 ? begin : end), (long long)block, text);
+                      quoted, d, (long long)end, (long long)block, text);
   }
   return RESHARD_SUCCESS;
 }
