@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-enum { BYTES = 48, POISON = 0xa5, MOST_CONNECTIONS = 4, LAST_MS = 3 };
+enum { BYTES = 48, POISON = 0xa5, MOST_CONNECTIONS = 4, LAST_MS = 1 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
