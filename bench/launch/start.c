@@ -57,7 +57,7 @@ static void pass_signals(int64_t n, pid_t *pids) {
 /* The state of the children, as the parent knows it. */
 typedef struct children {
   int64_t left, stopped; /* children; the one that has been stopped first, -1: none is */
-  int result;            /* the signal's that the run was asked to end by, else of the first that failed */
+  int result;            /* status: of the signal that ended the run, else of the first child that failed */
   int64_t since, ending; /* of the stop; of the end: 0: not yet */
 } children;
 

@@ -63,7 +63,7 @@ static reshard_status set_made(const rs_chooser *c, rs_copy_region *r) {
                     reshard_dtype_string(from), text);
   for (int d = 0; d < t->ndim; d++) {
     int64_t block = rs_blocks_extent(&r->blocks, t->ndim, d), end = r->dst_offset[d] + r->dst_extent[d];
-    if (end % block != 0 && end != t->shape[d]) /* another part begins there */
+    if (end % block != 0 && end != t->shape[d]) /* a part that begins in a block follows such a one */
       return rs_error(RESHARD_ERROR_INVALID, "tensor '%s': the map cuts dim %d at %lld, in a block of %lld (%s)",
                       quoted, d, (long long)end, (long long)block, text);
   }

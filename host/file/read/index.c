@@ -40,7 +40,7 @@ static bool is_below(const char *name) {
   return below;
 }
 
-/* The path without parts that are empty or ".", so that a file has one name. A last part stays: "x/" names no file. */
+/* Takes parts that are empty or "." out of a path, so that a file has one name; but for the last: "x/" is no file. */
 static reshard_status clean_path(json_t *value) {
   const char *name = json_string_value(value);
   if (name[0] != '.' && strstr(name, "//") == NULL && strstr(name, "/./") == NULL)
