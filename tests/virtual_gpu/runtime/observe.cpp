@@ -146,9 +146,10 @@ __attribute__((noinline)) void seen_by_host(uintptr_t at, size_t n, bool write) 
   host_recorder->add(at, n, write);
 }
 
-/* A thread's place, or its stack just above the function that asks. */
+/* A thread's place, or its stack just above the function that asks. The stack may end where the arena begins. */
 inline bool is_of_thread(uintptr_t at) {
-  return at - (uintptr_t)&threadIdx < sizeof threadIdx || at - (uintptr_t)__builtin_frame_address(0) < 4096;
+  return at - (uintptr_t)&threadIdx < sizeof threadIdx ||
+         (at - (uintptr_t)__builtin_frame_address(0) < 4096 && !in_arena(at));
 }
 
 /* Most of the time of these tests is here: what is rare stays in functions of its own. */
