@@ -40,7 +40,7 @@ profile() { # NAME KERNELS RANGE COMMAND...: an empty range is none
 
 # Range and class: packs, unpacks and copies are made of the same kernels, which differ by the shape of their boxes. A
 # launch of limited blocks (max_blocks) has a kernel of its own.
-for range in pack unpack copy keep; do
+for range in pack unpack copy self_copy; do
   for class in copy_rows copy_transposes copy_bulk copy_spans copy_vectors copy_converts; do
     profile "$range-$class" "$class(_limited)?" "$range" "$@"
   done

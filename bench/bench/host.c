@@ -47,9 +47,9 @@ static double time_launches(bench_state *b, int64_t local, reshard_status (*laun
 static reshard_status launch_execute(void *transfer, void *stream) { return reshard_execute(transfer, stream); }
 
 static reshard_status launch_round(void *user, void *stream) {
-  rs_turn *turn = user;
-  turn->stream = stream;
-  return turn->comm->ops->exchange(1, turn, 0);
+  rs_exchange *exchange = user;
+  exchange->stream = stream;
+  return exchange->comm->ops->exchange(1, exchange, 0);
 }
 
 /* Times the launch of a graph that holds the work. */
@@ -71,7 +71,7 @@ static double time_round(bench_state *b, int64_t local, reshard_comm comm, resha
   reshard_plan_info info;
   reshard_plan_get_info(plan, &info);
   rs_part *sends = cli_alloc(info.peers, sizeof *sends), *receives = cli_alloc(info.peers, sizeof *receives);
-  rs_turn turn = {.comm = comm, .sends = sends, .receives = receives};
+  rs_exchange exchange = {.comm = comm, .sends = sends, .receives = receives};
   char *memory = NULL, *at;
   CLI_TRY("", device->memory->alloc(device, (size_t)(info.sent_bytes + info.received_bytes), (void **)&memory));
   CLI_TRY("",
@@ -81,16 +81,16 @@ static double time_round(bench_state *b, int64_t local, reshard_comm comm, resha
     int64_t peer, sent, received;
     CLI_TRY("", reshard_plan_peer(plan, i, &peer, &sent, &received));
     if (sent > 0)
-      sends[turn.nsends++] = (rs_part){.peer = peer, .at = at, .bytes = sent, .staged = true};
+      sends[exchange.nsends++] = (rs_part){.peer = peer, .at = at, .bytes = sent, .staged = true};
     at += sent;
     if (received > 0)
-      receives[turn.nreceives++] = (rs_part){.peer = peer, .at = at, .bytes = received, .staged = true};
+      receives[exchange.nreceives++] = (rs_part){.peer = peer, .at = at, .bytes = received, .staged = true};
     at += received;
   }
-  timed_launch calls[2] = {{launch_round, &turn, NAN}, {launch_execute, beside, NAN}};
+  timed_launch calls[2] = {{launch_round, &exchange, NAN}, {launch_execute, beside, NAN}};
   time_in_turn(b, local, beside != NULL ? 2 : 1, calls);
   *execute = calls[1].us;
-  *graph = time_graph(b, local, launch_round, &turn);
+  *graph = time_graph(b, local, launch_round, &exchange);
   device->memory->free(device, memory);
   free(sends);
   free(receives);

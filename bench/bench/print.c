@@ -159,7 +159,7 @@ static const row_field row_fields[] = {
     {"exchange_us", REAL, AT(phase_us[BENCH_EXCHANGE]), MEASURED},
     {"unpack_us", REAL, AT(phase_us[BENCH_UNPACK]), MEASURED},
     {"copy_us", REAL, AT(phase_us[BENCH_COPY]), MEASURED},
-    {"keep_us", REAL, AT(phase_us[BENCH_KEEP]), MEASURED},
+    {"self_copy_us", REAL, AT(phase_us[BENCH_SELF_COPY]), MEASURED},
     {"wire_bytes", INTEGER, AT(wire_bytes), MEASURED},
     {"between_bytes", INTEGER, AT(between_bytes), MEASURED},
     {"within_bytes", INTEGER, AT(within_bytes), MEASURED},

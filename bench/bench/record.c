@@ -179,7 +179,7 @@ static int phase_of(const rs_trace_step *step) {
     const char *step;
     int phase;
   } phases[] = {{"pack", BENCH_PACK},     {"move", BENCH_EXCHANGE}, {"round", BENCH_EXCHANGE},
-                {"unpack", BENCH_UNPACK}, {"copy", BENCH_COPY},     {"keep", BENCH_KEEP}};
+                {"unpack", BENCH_UNPACK}, {"copy", BENCH_COPY},     {"self_copy", BENCH_SELF_COPY}};
   for (size_t i = 0; i < sizeof phases / sizeof *phases && step->kind == RS_TRACE_WORK; i++)
     if (strcmp(step->name, phases[i].step) == 0)
       return phases[i].phase;

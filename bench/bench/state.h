@@ -8,7 +8,7 @@
 #include "bench/trace/trace.h"
 
 /* Phases of an execute, as its steps are named to a tracer. */
-enum { BENCH_PACK, BENCH_EXCHANGE, BENCH_UNPACK, BENCH_COPY, BENCH_KEEP, BENCH_PHASES };
+enum { BENCH_PACK, BENCH_EXCHANGE, BENCH_UNPACK, BENCH_COPY, BENCH_SELF_COPY, BENCH_PHASES };
 
 /* A result. Times that were not measured are NAN. */
 typedef struct bench_row {

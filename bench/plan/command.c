@@ -10,7 +10,7 @@
 static void add_rank(rs_json *j, const world_plan *p, const rank_plan *r, bool peers) {
   rs_json_open(j, NULL, '{');
   rs_json_ints(j, {"rank", r->info.rank}, {"sent_bytes", r->info.sent_bytes},
-               {"received_bytes", r->info.received_bytes}, {"kept_bytes", r->info.kept_bytes},
+               {"received_bytes", r->info.received_bytes}, {"self_copy_bytes", r->info.self_copy_bytes},
                {"messages", r->info.messages_sent}, {"rounds", r->info.rounds}, {"least_rounds", r->info.least_rounds},
                {"staged_bytes", r->info.staged_bytes}, {"workspace_bytes", r->info.workspace_bytes},
                {"workspace_limit", r->info.workspace_limit}, {"packs_skipped", r->info.packs_skipped},
@@ -106,7 +106,7 @@ static void print_rank(const rank_plan *r, bool peers) {
   char a[CLI_BYTES_TEXT], b[CLI_BYTES_TEXT], c[CLI_BYTES_TEXT], d[CLI_BYTES_TEXT];
   printf("  %6lld %12s %12s %12s %6lld %9lld %12s %6lld %8lld %10.1f\n", (long long)i->rank,
          cli_bytes_text(a, (double)i->sent_bytes), cli_bytes_text(b, (double)i->received_bytes),
-         cli_bytes_text(c, (double)i->kept_bytes), (long long)i->peers, (long long)i->messages_sent,
+         cli_bytes_text(c, (double)i->self_copy_bytes), (long long)i->peers, (long long)i->messages_sent,
          cli_bytes_text(d, (double)i->workspace_bytes), (long long)i->packs_skipped, (long long)i->unpacks_skipped,
          1e-3 * (double)i->plan_ns);
   for (int64_t k = 0; peers && k < i->peers; k++)

@@ -24,7 +24,7 @@ static double estimate_time(const reshard_topology *t, double busy, int64_t roun
 static void add_rank(struct link_counts *l, const reshard_plan_info *i, int64_t *holders) {
   domain_links *d = &l->domain[i->domain];
   d->ranks++;
-  d->receivers += i->lower_bound_bytes + i->kept_bytes > 0;
+  d->receivers += i->lower_bound_bytes + i->self_copy_bytes > 0;
   d->entering += i->between_received_bytes;
   d->least += i->entering_least_bytes;
   *holders += i->source_bytes > 0;

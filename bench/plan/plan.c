@@ -36,7 +36,7 @@ typedef struct planner {
 static void add_heat(world_plan *out, reshard_plan plan, const reshard_plan_info *info, bool alone) {
   int64_t me = info->rank / out->per_bin;
   if (out->per_bin == 1)
-    out->heat[me * out->bins + me] += info->kept_bytes;
+    out->heat[me * out->bins + me] += info->self_copy_bytes;
   for (int64_t i = 0; i < info->peers; i++) {
     int64_t rank, sent, received;
     CLI_TRY("", reshard_plan_peer(plan, i, &rank, &sent, &received));
@@ -182,7 +182,7 @@ static void sum_ranks(const cli_options *o, const workload *w, world_plan *out) 
     }
     out->wire += info->received_bytes;
     out->bound += info->lower_bound_bytes;
-    out->kept += info->kept_bytes;
+    out->kept += info->self_copy_bytes;
     out->messages += info->messages_sent;
     out->max_sent = rs_max(out->max_sent, info->sent_bytes);
     out->max_received = rs_max(out->max_received, info->received_bytes);

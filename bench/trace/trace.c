@@ -183,7 +183,7 @@ static void name_track(trace *t, trace_track *track, int64_t number) {
 }
 
 static int track_role(const trace_track *track) {
-  static const char *const roles[] = {"rank", "pack", "move", "copy", "unpack", "keep"};
+  static const char *const roles[] = {"rank", "pack", "move", "copy", "unpack", "self_copy"};
   int i = 0;
   while (i < 6 && strncmp(track->name, roles[i], strlen(roles[i])) != 0)
     i++;

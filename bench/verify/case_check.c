@@ -17,7 +17,7 @@ void case_check_plan(const case_plan *c, int64_t rank, reshard_plan plan, const 
   expect_equal(why, rank, "bytes", info->bytes, c->bytes);
   expect_equal(why, rank, "received_bytes", info->received_bytes, counts->lacked[rank]);
   expect_equal(why, rank, "lower_bound_bytes", info->lower_bound_bytes, counts->lacked[rank]);
-  expect_equal(why, rank, "kept_bytes", info->kept_bytes, counts->needed[rank] - counts->lacked[rank]);
+  expect_equal(why, rank, "self_copy_bytes", info->self_copy_bytes, counts->needed[rank] - counts->lacked[rank]);
   expect_equal(why, rank, "exclusive_bytes", info->exclusive_bytes, counts->exclusive[rank]);
   expect_equal(why, rank, "stages", info->stages, 1);
   size_t workspace = 0;

@@ -59,7 +59,7 @@ static void free_workspace(case_rank *s) {
 }
 
 static size_t rebind_workspace(const reshard_plan_info *info) {
-  return (size_t)(info->sent_bytes + info->received_bytes + 2 * info->kept_bytes + 512 * info->peers);
+  return (size_t)(info->sent_bytes + info->received_bytes + 2 * info->self_copy_bytes + 512 * info->peers);
 }
 
 /* Room for a rebind to arrays of which less may be in place. Where a plan passes bytes on, its transfer may take the

@@ -69,17 +69,17 @@ void rs_error_set(const char *text) {
     snprintf(last_error, sizeof last_error, "%s", text);
 }
 
-void rs_error_keep(rs_kept_error *kept, reshard_status status) {
-  if (status == RESHARD_SUCCESS || kept->status != RESHARD_SUCCESS)
+void rs_error_save(rs_saved_error *saved, reshard_status status) {
+  if (status == RESHARD_SUCCESS || saved->status != RESHARD_SUCCESS)
     return;
-  kept->status = status;
-  snprintf(kept->text, sizeof kept->text, "%s", last_error);
+  saved->status = status;
+  snprintf(saved->text, sizeof saved->text, "%s", last_error);
 }
 
-reshard_status rs_error_restore(const rs_kept_error *kept) {
-  if (kept->status != RESHARD_SUCCESS)
-    rs_error_set(kept->text);
-  return kept->status;
+reshard_status rs_error_restore(const rs_saved_error *saved) {
+  if (saved->status != RESHARD_SUCCESS)
+    rs_error_set(saved->text);
+  return saved->status;
 }
 
 reshard_status reshard_error_set(reshard_status status, const char *text) {

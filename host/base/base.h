@@ -36,15 +36,15 @@ reshard_status rs_error_differ(const char *field, int64_t rank, const char *valu
 reshard_status rs_error_memory(size_t bytes);
 /* Replaces this thread's last error by a text that comes from elsewhere (another thread, another rank). */
 void rs_error_set(const char *text);
-/* The first error of several steps, kept over those that follow. Its status is RESHARD_SUCCESS at first. */
-typedef struct rs_kept_error {
+/* The first error of several steps, saved over those that follow. Its status is RESHARD_SUCCESS at first. */
+typedef struct rs_saved_error {
   reshard_status status;
   char text[1024];
-} rs_kept_error;
-/* Keeps this thread's last error, unless the status is RESHARD_SUCCESS or an error is kept already. */
-void rs_error_keep(rs_kept_error *kept, reshard_status status);
-/* Makes what is kept the last error again, and returns its status. */
-reshard_status rs_error_restore(const rs_kept_error *kept);
+} rs_saved_error;
+/* Saves this thread's last error, unless the status is RESHARD_SUCCESS or an error is saved already. */
+void rs_error_save(rs_saved_error *saved, reshard_status status);
+/* Makes what is saved the last error again, and returns its status. */
+reshard_status rs_error_restore(const rs_saved_error *saved);
 /* Errors of this thread so far, and the status of the last one. */
 unsigned long rs_error_count(void);
 reshard_status rs_error_status(void);

@@ -125,19 +125,19 @@ static void report_calls(rs_text *out, reshard_comm comm, int64_t last);
 static void log_error(const rs_calls *c, reshard_status status) {
   reshard_comm comm = comm_of(c);
   const rs_log *log = rs_comm_log(comm);
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
   rs_text out = {.grows = true};
   if (log == NULL)
     return;
-  rs_error_keep(&kept, status);
-  rs_text_add(&out, "%s: %s\n", reshard_status_string(status), kept.text);
+  rs_error_save(&saved, status);
+  rs_text_add(&out, "%s: %s\n", reshard_status_string(status), saved.text);
   uint64_t number = rs_calls_made(c);
   if (atomic_exchange(&comm->log.board->reported, number) != number)
     report_calls(&out, comm, 0);
   if (out.status == RESHARD_SUCCESS)
     rs_log_lines(log, comm, out.at);
   free(out.at);
-  (void)rs_error_restore(&kept); /* where there was no memory */
+  (void)rs_error_restore(&saved); /* where there was no memory */
 }
 
 void rs_call_explain(const rs_calls *c, reshard_status status) {
@@ -173,17 +173,17 @@ const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]) {
   return buffer;
 }
 
-void rs_call_stamp(reshard_comm comm, rs_stamp *stamp) {
+void rs_call_label_of(reshard_comm comm, rs_call_label *label) {
   const rs_call *call = last_call(&comm->log.calls);
-  *stamp = (rs_stamp){.number = (int64_t)rs_calls_made(&comm->log.calls)};
-  if (stamp->number > 0)
-    snprintf(stamp->name, sizeof stamp->name, "%s", GET(call->name));
+  *label = (rs_call_label){.number = (int64_t)rs_calls_made(&comm->log.calls)};
+  if (label->number > 0)
+    snprintf(label->name, sizeof label->name, "%s", GET(call->name));
 }
 
 /* The call that a rank is in, where this one can know. */
-static bool find_stamp(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
+static bool find_label(reshard_comm comm, int64_t rank, rs_call_label *label) {
   if (comm->meets.visits != NULL) {
-    *stamp = rs_visit_of(comm, rank)->caller;
+    *label = rs_visit_of(comm, rank)->caller;
     return true;
   }
   pthread_mutex_lock(&comm->log.board->mutex);
@@ -191,14 +191,14 @@ static bool find_stamp(reshard_comm comm, int64_t rank, rs_stamp *stamp) {
   while (o != NULL && (o->group != comm->group || o->rank != rank))
     o = o->log.board_next;
   if (o != NULL)
-    rs_call_stamp(o, stamp);
+    rs_call_label_of(o, label);
   pthread_mutex_unlock(&comm->log.board->mutex);
   return o != NULL;
 }
 
 reshard_status rs_comm_error_calls(reshard_comm comm, int64_t rank) {
-  rs_stamp a, b;
-  if (!find_stamp(comm, 0, &a) || !find_stamp(comm, rank, &b))
+  rs_call_label a, b;
+  if (!find_label(comm, 0, &a) || !find_label(comm, rank, &b))
     return rs_error(RESHARD_ERROR_MISMATCH, "ranks 0 and %lld make different collective calls at once",
                     (long long)rank);
   return rs_error(RESHARD_ERROR_MISMATCH,

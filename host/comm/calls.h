@@ -27,9 +27,9 @@ typedef struct rs_call {
 } rs_call;
 
 typedef struct rs_calls {
-  _Atomic uint64_t turn;               /* twice the number of the last call, and 1 while it is open */
+  _Atomic uint64_t epoch;              /* twice the number of the last call, and 1 while it is open */
   _Atomic uint32_t steps;              /* of the last one, begun */
-  bool traced;                         /* each call is told to the log; set before the first one */
+  bool traced;                         /* each call is logged; set before the first one */
   _Atomic int32_t round;               /* the last one of that that was begun; -1: none */
   _Atomic(const char *) step;          /* "all-gather": which one is under way; NULL: none */
   _Atomic int32_t nawaited;            /* peers of it that have not come; more than fit: RS_AWAITED */
@@ -68,17 +68,17 @@ static inline int64_t rs_call_time(bool waits, int64_t bytes) {
 #define RS_CALL_GET(field)        atomic_load_explicit(&(field), memory_order_acquire)
 
 /* The number of the last call, which is ring[number % RS_CALLS]; 0: none yet. */
-static inline uint64_t rs_calls_made(const rs_calls *c) { return RS_CALL_GET(c->turn) / 2; }
+static inline uint64_t rs_calls_made(const rs_calls *c) { return RS_CALL_GET(c->epoch) / 2; }
 /* True while the last call is under way: calls within it are its steps. */
-static inline bool rs_calls_open(const rs_calls *c) { return RS_CALL_GET(c->turn) % 2 != 0; }
+static inline bool rs_calls_open(const rs_calls *c) { return RS_CALL_GET(c->epoch) % 2 != 0; }
 
 /* Begins a call of the rank; NULL within another one, which goes on. */
 static inline rs_call *rs_call_begin(rs_calls *c, const char *name, int64_t bytes, int64_t ticks) {
-  uint64_t turn = RS_CALL_GET(c->turn);
-  if (turn % 2 != 0)
+  uint64_t epoch = RS_CALL_GET(c->epoch);
+  if (epoch % 2 != 0)
     return NULL;
-  rs_call *call = &c->ring[(turn / 2 + 1) % RS_CALLS];
-  RS_CALL_SET(c->turn, turn + 3); /* before the rest: a reader of the old one sees that it changes */
+  rs_call *call = &c->ring[(epoch / 2 + 1) % RS_CALLS];
+  RS_CALL_SET(c->epoch, epoch + 3); /* before the rest: a reader of the old one sees that it changes */
   RS_CALL_SET(c->steps, 0);
   RS_CALL_SET(c->round, -1);
   RS_CALL_SET(call->name, name);
@@ -102,7 +102,7 @@ static inline void rs_call_end(rs_calls *c, rs_call *call, reshard_status status
   RS_CALL_SET(call->status, (int32_t)status);
   RS_CALL_SET(call->steps, RS_CALL_GET(c->steps));
   RS_CALL_SET(call->end, ticks);
-  RS_CALL_SET(c->turn, RS_CALL_GET(c->turn) & ~(uint64_t)1);
+  RS_CALL_SET(c->epoch, RS_CALL_GET(c->epoch) & ~(uint64_t)1);
   if (c->traced)
     rs_call_trace(c, call);
 }
@@ -139,12 +139,12 @@ void rs_wait_leave(rs_wait_scope *scope);
 #define RS_CALL_TEXT 120
 const char *rs_call_text(reshard_comm comm, char buffer[RS_CALL_TEXT]);
 
-/* A call as another process may be told of it. */
-typedef struct rs_stamp {
+/* A call as another process hears of it. */
+typedef struct rs_call_label {
   int64_t number;
   char name[40];
-} rs_stamp;
-void rs_call_stamp(reshard_comm comm, rs_stamp *stamp);
+} rs_call_label;
+void rs_call_label_of(reshard_comm comm, rs_call_label *label);
 
 /* --- The log (log.c) ---------------------------------------------------------------------------------------------- */
 

@@ -54,8 +54,8 @@ void rs_comm_free_deferred(reshard_comm comm) {
 }
 
 static void free_handle(reshard_comm comm) {
-  if (comm->life.kept != NULL)
-    comm->life.drop_kept(comm);
+  if (comm->life.cached != NULL)
+    comm->life.drop_cached(comm);
   rs_comm_free_deferred(comm);
   bool used = comm->life.deferred != NULL || rs_comm_is_stuck(comm);
   if (comm->memory.peers != NULL && !used)
@@ -121,10 +121,10 @@ reshard_status reshard_comm_free(reshard_comm comm, void *memory) {
 }
 
 reshard_status rs_comm_end_after_error(reshard_comm comm, reshard_status status) {
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
-  rs_error_keep(&kept, status);
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
+  rs_error_save(&saved, status);
   (void)comm->ops->end(comm, RS_END_ABORT);
-  return rs_error_restore(&kept);
+  return rs_error_restore(&saved);
 }
 
 reshard_status reshard_comm_abort(reshard_comm comm) {

@@ -1,7 +1,7 @@
 /* Communicators: a const table of few functions. All calls are collective unless they say otherwise; every rank makes
  * the same calls on a communicator in the same order.
  *
- * A process may have several ranks of a communicator (the local one has them all). They meet in `together`: the last of
+ * A process may have several ranks of a communicator (the local one has them all). They meet in `combine`: the last of
  * them to come acts for all, the others sleep. So work for all ranks of this process is written once, and needs no more
  * threads than those that copy. */
 #ifndef RS_COMM_COMM_H
@@ -26,7 +26,7 @@ typedef struct rs_part {
   bool in_mailbox;     /* that is the pair's mailbox: what one side packs there the other one unpacks */
   /* Place of the mailbox that it goes through, on both sides alike: pieces of a message take 0 and 1 by turns. -1: it
    * is the whole message, and exchanges take them by turns; program is for 0, other_program for 1. */
-  int turn;
+  int mailbox_slot;
   rs_program *other_program;
   void *type;     /* of a send whose runs lie in the user's array from `at` on; NULL: it is contiguous */
   int64_t passed; /* bytes of it that the sender has received, and passes on */
@@ -52,7 +52,7 @@ typedef struct rs_overlapped {
 
 /* Messages of one rank of this process in a round: one send and one receive per peer at most, both by peer
  * ascending. */
-typedef struct rs_turn {
+typedef struct rs_exchange {
   reshard_comm comm;
   int64_t nsends, nreceives;
   const rs_part *sends, *receives;
@@ -60,7 +60,7 @@ typedef struct rs_turn {
   void *stream; /* of the rank's device: what it receives is moved in its order; NULL on a device without streams */
   const rs_overlapped *overlapped; /* run once all have met; then the meeting of the node begins; NULL: nothing */
   const int64_t *domains;          /* of the ranks, by which what comes is counted; NULL: it is not */
-} rs_turn;
+} rs_exchange;
 
 #define RS_COMM_RECORD 1024 /* room for the text of an error with a path in it */
 
@@ -69,7 +69,7 @@ typedef struct rs_visit {
   uint64_t call;     /* unequal ones are different calls */
   uint64_t transfer; /* the transfer that it executes; 0: none */
   int64_t bytes;     /* of the record */
-  rs_stamp caller;
+  rs_call_label caller;
   char record[RS_COMM_RECORD];
 } rs_visit;
 
@@ -114,8 +114,8 @@ typedef struct rs_links {
 typedef struct rs_thread_ops {
   /* Waits for all of them, then run(n, all) is called by one: all[i] is what the i-th gave as mine. Every rank returns
    * what run returned. Ranks that came with another `run` make it RESHARD_ERROR_MISMATCH, and nothing runs. */
-  reshard_status (*together)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
-  /* Between enter and leave this rank may read memory of the others that they showed in the last all-gather. A rank
+  reshard_status (*combine)(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+  /* Between enter and leave this rank may read memory of the others that they published in the last all-gather. A rank
    * whose next collective call ends early (abort, deadline) returns from that call only after leave. Neither is
    * collective, and between them no collective call is made. RESHARD_ERROR_PEER, and nothing to leave, when a rank has
    * given up already. */
@@ -125,7 +125,7 @@ typedef struct rs_thread_ops {
 
 /* Memory that messages go through, and how they lie there. */
 typedef struct rs_message_ops {
-  /* Makes room for exchanges that have so many receives over all ranks of this process: called inside `together`, or by
+  /* Makes room for exchanges that have so many receives over all ranks of this process: called inside `combine`, or by
    * all ranks of a communicator of processes with GPUs, where it makes their mailboxes. Collective. NULL: they need
    * none. */
   reshard_status (*reserve)(reshard_comm comm, int64_t receives);
@@ -134,7 +134,7 @@ typedef struct rs_message_ops {
   reshard_status (*connect)(reshard_comm comm, const rs_links *links);
   /* The place of a pair's mailbox that messages to the peer (sending), or from it, go through: at most `bytes`, which
    * are there from then on. Not collective. NULL where messages.mailbox is 0. */
-  reshard_status (*mailbox)(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
+  reshard_status (*mailbox)(reshard_comm comm, int64_t peer, bool sending, int slot, int64_t bytes, char **at);
   /* Frees memory of the device that exchanges went through, when none reads or writes it any more: one that has failed
    * may have messages under way. NULL: that is at once. */
   void (*retire)(reshard_comm comm, void *memory);
@@ -162,14 +162,14 @@ typedef struct rs_neighbour_ops {
    * reads_others: it is on the direct path; captured: the work is put into a graph. Not collective, and no wait.
    * RESHARD_ERROR_MISMATCH, and the communicator has ended, where another has come with other work instead. NULL: ranks
    * meet in their executes, or on their streams alone. */
-  reshard_status (*show)(reshard_comm comm, uint64_t key, bool reads_others, bool captured);
+  reshard_status (*publish)(reshard_comm comm, uint64_t key, bool reads_others, bool captured);
 } rs_neighbour_ops;
 
 /* A transport: how bytes, and a record of each rank, get from rank to rank. */
 typedef struct rs_comm_ops {
   const char *name;             /* "local" */
   size_t alignment;             /* of messages that go from or to the caller's arrays, else they are staged; 0: any */
-  bool reach;                   /* every rank's host memory can be addressed by every rank: ranks of one process */
+  bool addressable;             /* every rank's host memory can be addressed by every rank: ranks of one process */
   bool one_node;                /* all ranks are on one node, by what the communicator is */
   const rs_thread_ops *threads; /* NULL: a process has one rank */
   const rs_message_ops *messages;
@@ -179,13 +179,13 @@ typedef struct rs_comm_ops {
   /* Blocking. RESHARD_ERROR_PEER when the communicator has ended. The call allocates nothing, so that a rank without
    * memory can still say so. */
   reshard_status (*meet)(reshard_comm comm, const rs_meeting *meeting);
-  /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received.
-   * Sends and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not).
-   * At most as many receives, and as many sends, come in one call as there is room for. Without streams it also packs
-   * and unpacks, by the programs of the parts, and returns when all is done. On a device with streams parts have no
-   * programs, and exchange enqueues and does not block. The caller has packed in the order of the turns' streams, and
-   * unpacks after them. A rank's turns of one sequence of rounds have one stream. */
-  reshard_status (*exchange)(int64_t n, const rs_turn *turns, int64_t total_bytes);
+  /* Moves one round for the n ranks of this process, called by one thread for all, and counts the bytes received. Sends
+   * and receives of a pair agree in bytes. total_bytes: of all rounds together (streaming stores pay or not). At most
+   * as many receives, and as many sends, come in one call as there is room for. Without streams it also packs and
+   * unpacks, by the programs of the parts, and returns when all is done. On a device with streams parts have no
+   * programs, and exchange enqueues and does not block. The caller has packed in the order of the exchanges' streams,
+   * and unpacks after them. A rank's exchanges of one sequence of rounds have one stream. */
+  reshard_status (*exchange)(int64_t n, const rs_exchange *exchanges, int64_t total_bytes);
   /* Makes the communicator of this rank's group. A split is collective, also over the ranks that are in none. With lost
    * ranks it is a shrink, by the ranks of the group alone, who come with the same list of lost ones, which is checked:
    * the communicator may have ended, and has afterwards. All ranks succeed, or all get the same error: *part is what
@@ -231,7 +231,7 @@ typedef struct rs_comm_messages {
   int64_t mailbox;      /* bytes of a place of a pair's mailbox, which both sides address; 0: there is none */
   int64_t eager_limit;  /* fewer bytes of each rank go faster through those than by reading peers */
   int64_t best_staging; /* on the CPU: bytes of a rank's that messages go through fastest; 0: the plan's */
-  rs_fit fit[RESHARD_COLLECTIVE_BROADCAST + 1]; /* by kind, for turns; the same on all ranks */
+  rs_fit fit[RESHARD_COLLECTIVE_BROADCAST + 1]; /* by kind, for exchanges; the same on all ranks */
   /* Long messages in runs of so many bytes go from strided sources; the same on all ranks. 0: none do. */
   int64_t least_run;
 } rs_comm_messages;
@@ -255,7 +255,7 @@ typedef struct rs_comm_memory {
   bool multi_node; /* not all ranks are on one node: those of ranks on another one are NULL; the same on all ranks */
   struct rs_peers *peers; /* memory of others' GPUs that this rank has opened (exec/direct); NULL: none */
   void (*drop_peers)(reshard_comm);
-  struct reshard_transfer_s *kept_transfers; /* that have these open between calls */
+  struct reshard_transfer_s *persistent_transfers; /* that have these open between calls */
   uint64_t closings; /* ends so far of what ranks had open of each other's, and its owner may free */
 } rs_comm_memory;
 
@@ -272,12 +272,12 @@ typedef struct rs_comm_waits {
 
 /* Holders of a handle, and memory that it keeps until its end. */
 typedef struct rs_comm_life {
-  _Atomic int64_t held;            /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
-  atomic_bool quit;                /* the handle was destroyed, and some of them hold it */
-  rs_deferred_destroy *deferred;   /* what a GPU may still use */
-  void *kept;                      /* of a call, for the next one alike; NULL: nothing */
-  void (*drop_kept)(reshard_comm); /* frees that; called before the communicator is destroyed */
-  uint64_t forks;                  /* rs_forks where it was made: a child's handle is no rank of processes */
+  _Atomic int64_t held;              /* by transfers, sharders, meshes, memory; one less from the handle's destroy on */
+  atomic_bool quit;                  /* the handle was destroyed, and some of them hold it */
+  rs_deferred_destroy *deferred;     /* what a GPU may still use */
+  void *cached;                      /* of a call, for the next one alike; NULL: nothing */
+  void (*drop_cached)(reshard_comm); /* frees that; called before the communicator is destroyed */
+  uint64_t forks;                    /* rs_forks where it was made: a child's handle is no rank of processes */
 } rs_comm_life;
 
 struct reshard_comm_s {
@@ -326,7 +326,9 @@ static inline void rs_comm_shrunk_text(char *text, size_t size, int64_t rank) {
 }
 
 /* True in a child of fork, but for ranks of one process, whose child has them all. */
-static inline bool rs_comm_is_forked(reshard_comm comm) { return comm->life.forks != rs_forks() && !comm->ops->reach; }
+static inline bool rs_comm_is_forked(reshard_comm comm) {
+  return comm->life.forks != rs_forks() && !comm->ops->addressable;
+}
 /* RESHARD_ERROR_PEER where the communicator has ended, or is forked. Not collective. */
 reshard_status rs_comm_alive(reshard_comm comm);
 /* A transfer, sharder, mesh or memory holds the handle until it lets go: one that is destroyed before that quits, and
@@ -364,11 +366,11 @@ RS_PRIVATE_API void rs_comm_close_imports(reshard_comm comm);
 /* The only rank of a process on its lane, without a device: all that transports over processes have alike. */
 RS_PRIVATE_API void rs_comm_init(reshard_comm comm, const rs_comm_ops *ops, int64_t rank, int64_t size);
 /* Functions of the table, as steps of the rank's call; outside of one they are calls of their own. */
-reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
+reshard_status rs_comm_combine(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine);
 reshard_status rs_comm_meet(reshard_comm comm);
 reshard_status rs_comm_meet_node(reshard_comm comm, uint64_t key);
 RS_PRIVATE_API reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t bytes, const void **all);
-reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round);
+reshard_status rs_comm_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes, int64_t round);
 /* For transports over processes. This rank's visit. */
 RS_PRIVATE_API void rs_visit_fill(reshard_comm comm, rs_visit *visit, uint64_t call, const void *record, size_t bytes);
 static inline const rs_visit *rs_visit_of(reshard_comm comm, int64_t rank) {
@@ -415,21 +417,21 @@ static inline void rs_comm_add(_Atomic int64_t *count, int64_t n) {
 }
 /* Bytes that came without messages. */
 static inline void rs_comm_count(reshard_comm comm, int64_t bytes) { rs_comm_add(&comm->stats.received_bytes, bytes); }
-/* The messages that a turn has brought. */
-static inline void rs_comm_count_turn(const rs_turn *turn) {
-  reshard_comm comm = turn->comm;
+/* The messages that an exchange has brought. */
+static inline void rs_comm_count_exchange(const rs_exchange *exchange) {
+  reshard_comm comm = exchange->comm;
   int64_t bytes = 0, between = 0, leaving = 0;
-  for (int64_t i = 0; i < turn->nreceives; i++) {
-    const rs_part *part = &turn->receives[i];
-    bool crosses = turn->domains != NULL && turn->domains[part->peer] != turn->domains[comm->rank];
+  for (int64_t i = 0; i < exchange->nreceives; i++) {
+    const rs_part *part = &exchange->receives[i];
+    bool crosses = exchange->domains != NULL && exchange->domains[part->peer] != exchange->domains[comm->rank];
     bytes += part->bytes;
     between += crosses ? part->bytes : 0;
     leaving += crosses ? part->bytes - part->passed : 0;
   }
   rs_comm_count(comm, bytes);
-  rs_comm_add(&comm->stats.received_messages, turn->nreceives);
+  rs_comm_add(&comm->stats.received_messages, exchange->nreceives);
   rs_comm_add(&comm->stats.between_bytes, between);
-  rs_comm_add(&comm->stats.within_bytes, turn->domains != NULL ? bytes - between : 0);
+  rs_comm_add(&comm->stats.within_bytes, exchange->domains != NULL ? bytes - between : 0);
   rs_comm_add(&comm->stats.leaving_bytes, leaving);
 }
 

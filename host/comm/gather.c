@@ -121,10 +121,10 @@ fail:
 
 reshard_status rs_comm_gather_bytes(reshard_comm comm, reshard_status status, const void *mine, int64_t size,
                                     rs_strings **all) {
-  if (!comm->ops->reach)
+  if (!comm->ops->addressable)
     return gather_by_records(comm, status, mine, size, all);
   gather_call g = {.status = status, .text = reshard_last_error(), .mine = mine, .size = size};
-  RS_TRY(rs_comm_together(comm, gather_calls, &g));
+  RS_TRY(rs_comm_combine(comm, gather_calls, &g));
   *all = g.all;
   return RESHARD_SUCCESS;
 }

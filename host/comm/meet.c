@@ -53,19 +53,19 @@ static __attribute__((noinline)) reshard_status run_alone(reshard_comm comm,
   return comm->ops->meet(comm, &(rs_meeting){.scope = RS_MEET_END, .status = status});
 }
 
-static inline reshard_status run_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
-  return comm->ops->threads != NULL ? comm->ops->threads->together(comm, run, mine) : run_alone(comm, run, mine);
+static inline reshard_status run_combined(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+  return comm->ops->threads != NULL ? comm->ops->threads->combine(comm, run, mine) : run_alone(comm, run, mine);
 }
 
-reshard_status rs_comm_together(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
+reshard_status rs_comm_combine(reshard_comm comm, reshard_status (*run)(int64_t n, void **all), void *mine) {
   RS_TRY(check_process(comm));
   if (comm->locals == 1 && rs_calls_open(&comm->log.calls)) { /* no other rank to meet here: no step */
-    reshard_status status = run_together(comm, run, mine);
+    reshard_status status = run_combined(comm, run, mine);
     return status == RESHARD_SUCCESS ? status : rs_error_pass(rs_comm_cancel(comm, status));
   }
   RS_RANGE("meeting", -1, -1, -1, -1);
   rs_call *lone = begin_step(comm, "meeting", 0);
-  return end_step(comm, lone, run_together(comm, run, mine));
+  return end_step(comm, lone, run_combined(comm, run, mine));
 }
 
 rs_wait_scope rs_wait_enter(reshard_comm comm, const char *name) {
@@ -104,14 +104,14 @@ reshard_status rs_comm_allgather(reshard_comm comm, const void *mine, size_t byt
                      &(rs_meeting){.scope = RS_MEET_ALL, .record = mine, .bytes = bytes, .all = all});
 }
 
-reshard_status rs_comm_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes, int64_t round) {
-  reshard_comm comm = turns[0].comm;
+reshard_status rs_comm_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes, int64_t round) {
+  reshard_comm comm = exchanges[0].comm;
   for (int64_t i = 0; i < n; i++)
-    SET(turns[i].comm->log.calls.round, (int32_t)round);
+    SET(exchanges[i].comm->log.calls.round, (int32_t)round);
   if (comm->locals > 1) /* in a meeting: the others wait there for this rank */
-    return comm->ops->exchange(n, turns, total_bytes);
+    return comm->ops->exchange(n, exchanges, total_bytes);
   rs_call *lone = begin_step(comm, "exchange", 0);
-  return end_step(comm, lone, comm->ops->exchange(n, turns, total_bytes));
+  return end_step(comm, lone, comm->ops->exchange(n, exchanges, total_bytes));
 }
 
 void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
@@ -124,7 +124,7 @@ void rs_comm_await(reshard_comm comm, int64_t n, const int64_t *peers) {
 /* --- Visits ------------------------------------------------------------------------------------------------------- */
 
 void rs_visit_fill(reshard_comm comm, rs_visit *visit, uint64_t call, const void *record, size_t bytes) {
-  rs_call_stamp(comm, &visit->caller);
+  rs_call_label_of(comm, &visit->caller);
   visit->call = call;
   visit->transfer = comm->meets.transfer;
   visit->bytes = (int64_t)bytes;

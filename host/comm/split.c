@@ -162,8 +162,8 @@ static bool has_come(const rs_shrink *s, int64_t i) {
   return s->seen[i].text[0] != '\0' && s->seen[i].hash == s->mine.hash;
 }
 
-/* Takes the lists that are shown; returns how many ranks have not come. One that has shown this rank's list may try
- * with a longer one by now. */
+/* Takes the lists that are published; returns how many ranks have not come. One that has published this rank's list may
+ * try with a longer one by now. */
 static int64_t take_lists(rs_shrink *s) {
   rs_loss loss;
   int64_t absent = 0;
@@ -178,9 +178,9 @@ static int64_t take_lists(rs_shrink *s) {
   return absent;
 }
 
-/* An error where a rank has shown another list than the lowest one that has shown any. */
+/* An error where a rank has published another list than the lowest one that has published any. */
 static reshard_status compare_lists(const rs_shrink *s) {
-  int64_t a = 0; /* this rank has shown one */
+  int64_t a = 0; /* this rank has published one */
   while (s->seen[a].text[0] == '\0')
     a++;
   for (int64_t b = a + 1; b < s->group->n; b++)

@@ -32,7 +32,8 @@ typedef struct rs_loss {
 typedef struct rs_shrink {
   reshard_comm comm; /* that is shrunk */
   const rs_split_group *group;
-  /* Takes a list that rank i of the group shows, and has maybe shown before; false: it shows none, or no other. */
+  /* Takes a list that rank i of the group publishes now, or has published before; false: it has published none, or no
+   * other. */
   bool (*look)(struct rs_shrink *s, int64_t i, rs_loss *loss);
   bool (*gone)(struct rs_shrink *s, int64_t i); /* its process has ended; NULL: it cannot know */
   void (*miss)(struct rs_shrink *s, int64_t i); /* the rank counts as missing from now on */
@@ -44,8 +45,8 @@ typedef struct rs_shrink {
 
 /* Sets the last three; after an error, too, the end frees. */
 RS_PRIVATE_API reshard_status rs_shrink_begin(rs_shrink *s);
-/* Waits until all ranks of the group have shown this rank's list, which it shows by then. The error where they do not
- * by the deadline, or are gone; also, where there is no deadline, where they stay with another list. */
+/* Waits until all ranks of the group have published this rank's list, which it publishes by then. The error where they
+ * do not by the deadline, or are gone; also, where there is no deadline, where they stay with another list. */
 RS_PRIVATE_API reshard_status rs_shrink_await(rs_shrink *s);
 RS_PRIVATE_API void rs_shrink_end(rs_shrink *s);
 

@@ -37,8 +37,8 @@ typedef struct rs_relay {
 
 /* The place of an address. */
 typedef struct rs_address {
-  int gpu;      /* whose memory it is; -1: the host's, or managed */
-  bool reached; /* by kernels of the device that was asked */
+  int gpu;         /* whose memory it is; -1: the host's, or managed */
+  bool accessible; /* by kernels of the device that was asked */
 } rs_address;
 
 /* Memory of a device as it gives it; rs_device_alloc and the pools are made of these, and other rooms use those. NULL
@@ -62,7 +62,7 @@ typedef struct rs_device_memory {
   reshard_status (*memset)(rs_device *device, void *dst, int byte, size_t bytes, void *stream);
   /* Lets kernels of device reach memory of other (of the same kind), where they can: *can stays what it is. For
    * preparing. */
-  reshard_status (*reach)(rs_device *device, rs_device *other, bool *can);
+  reshard_status (*enable_access)(rs_device *device, rs_device *other, bool *can);
   /* Looks where an address is. NULL: the device reaches all. */
   reshard_status (*look_up)(rs_device *device, const void *at, rs_address *address);
 } rs_device_memory;

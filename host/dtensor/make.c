@@ -170,7 +170,7 @@ static reshard_status scatter_whole(const char *call, const rs_placing_group *gr
   reshard_sharded_tensor scattered = NULL;
   reshard_dtensor made = NULL;
   reshard_status begun;
-  (void)rs_once_begin(call, group->comm, group->sharder->path, stream, &begun); /* all hear when they agree */
+  (void)rs_request_begin(call, group->comm, group->sharder->path, stream, &begun); /* all hear when they agree */
   RS_THEN(mine, begun);
   RS_THEN(mine, rs_placing_layout(call, group->sharder, placing, ndim, shape, &layout));
   reshard_status status = rs_agree(group->comm, mine);

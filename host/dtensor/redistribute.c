@@ -184,11 +184,11 @@ static reshard_status finish_move(redistribution *r, reshard_status status, resh
   return status;
 }
 
-/* Finds the ranks, and refuses a stream that is being captured: rs_once_begin. */
+/* Finds the ranks, and refuses a stream that is being captured: rs_request_begin. */
 static reshard_status begin_move(redistribution *r, reshard_dtensor first, reshard_status *mine) {
   find_ranks(r, first);
   *mine = RESHARD_SUCCESS;
-  return r->outside ? RESHARD_SUCCESS : rs_once_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, mine);
+  return r->outside ? RESHARD_SUCCESS : rs_request_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, mine);
 }
 
 /* Collective, but for a rank outside of the group. mine: the status of this rank's preparations. */

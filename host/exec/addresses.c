@@ -14,7 +14,7 @@ static reshard_status find_barred(reshard_comm comm, const void *at, const rs_de
     if (g == comm->process.lane)
       continue;
     RS_TRY(device->memory->look_up(device, at, &address));
-    *barred = address.reached ? NULL : device;
+    *barred = address.accessible ? NULL : device;
   }
   return RESHARD_SUCCESS;
 }
@@ -28,7 +28,7 @@ static reshard_status check_home(reshard_comm comm, const struct reshard_plan_s 
     return rs_error(RESHARD_ERROR_INVALID,
                     "entry %lld '%.64s': %s buffer %lld at %p is on cuda:%d, the rank on cuda:%d", (long long)x->entry,
                     name, side, (long long)x->buffer, (const void *)x->begin, address.gpu, device->index);
-  if (!address.reached)
+  if (!address.accessible)
     return rs_error(RESHARD_ERROR_INVALID,
                     "entry %lld '%.64s': %s buffer %lld at %p is memory of the host that is not pinned, the rank is "
                     "on cuda:%d",

@@ -82,11 +82,11 @@ reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arr
 /* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows by what
  * others send. hops: what these pass on is not copied; NULL: nothing is. view_of: where an array of an entry is on a
  * rank. reaches: tells whose arrays are copied; NULL: all ranks'. */
-typedef bool (*rs_reaches)(void *user, int64_t rank);
+typedef bool (*rs_maps_rank)(void *user, int64_t rank);
 typedef reshard_status (*rs_view_of)(void *user, int64_t rank, int64_t entry, bool source, int64_t array,
                                      rs_view *view);
 reshard_status rs_pull(const struct reshard_plan_s *plan, const struct rs_hops *hops, rs_view_of view_of,
-                       rs_reaches reaches, void *user, rs_copies *copies, int64_t *foreign_bytes);
+                       rs_maps_rank maps, void *user, rs_copies *copies, int64_t *foreign_bytes);
 /* Appends the copies of the data that stays on the rank alone. */
 reshard_status rs_pull_own(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_copies *copies);
 

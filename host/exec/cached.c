@@ -69,24 +69,24 @@ reshard_status rs_cached_compare(rs_cached_transfer *k, const reshard_arrays *ar
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays, const rs_offer *const *offers,
-                              void *stream) {
+reshard_status rs_cached_bind(rs_cached_transfer *k, const reshard_arrays *arrays,
+                              const rs_descriptor *const *descriptors, void *stream) {
   RS_TRY(rs_cached_compare(k, arrays, stream));
   if (k->transfer->bound)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays, offers));
+  RS_TRY(rs_transfer_rebind_cached(k->transfer, arrays, descriptors));
   k->transfer->bound = true;
   return RESHARD_SUCCESS;
 }
 
 reshard_status rs_cached_bind_direct(rs_cached_transfer *k, reshard_comm comm, reshard_plan plan) {
   bool changed, made = k->direct == NULL;
-  const rs_offer *const *offers = rs_reach_offers(k->reach, &changed);
+  const rs_descriptor *const *descriptors = rs_mapped_sources_all(k->mapped, &changed);
   if (made)
     RS_TRY(rs_transfer_create_alone(plan, comm, &k->staging, &k->direct));
   if (!made && !changed)
     return RESHARD_SUCCESS;
-  reshard_status status = rs_transfer_rebind_cached(k->direct, NULL, offers);
+  reshard_status status = rs_transfer_rebind_cached(k->direct, NULL, descriptors);
   if (status != RESHARD_SUCCESS) { /* the next call binds another one, whatever has changed by then */
     reshard_transfer_destroy(k->direct);
     k->direct = NULL;
@@ -116,13 +116,13 @@ void rs_cached_drop(rs_cached_transfer *k) {
   reshard_transfer_destroy(k->transfer);
   k->transfer = NULL;
   k->packed = false;
-  k->shown = 0;
+  k->published = 0;
 }
 
 void rs_cached_free(rs_cached_transfer *k) {
   rs_cached_drop(k);
   reshard_transfer_destroy(k->direct);
-  rs_reach_free(k->reach);
+  rs_mapped_sources_free(k->mapped);
   free(k->extents.at);
   *k = (rs_cached_transfer){.transfer = NULL};
 }

@@ -1,4 +1,4 @@
-/* A transfer that is executed once costs more to make than to execute: ranks compare records, show addresses, agree,
+/* A transfer that is executed once costs more to make than to execute: ranks compare records, publish addresses, agree,
  * compile, and execute, and meet for each. So it is cached, and only bound to other arrays, by each rank alone.
  *
  * A rank does alone what it can, and brings one record. One verdict follows from the records of all, the same on all
@@ -6,10 +6,10 @@
  * has a source that others cannot map. No rank changes its way alone.
  *
  * Ranks of one process that reach each other's memory need no transfer: the rank that acts for all sees all arrays,
- * lists the copies to each rank, compiles and runs them inside of one meeting (together.c). Where that is not as usual
+ * lists the copies to each rank, compiles and runs them inside of one meeting (combine.c). Where that is not as usual
  * they go on as processes do. Processes that map each other's memory make it without a meeting: they meet before the
- * copies and after them. With GPUs that are told to read each other they meet once, to tell if arrays have moved. Over
- * NCCL, and for messages between GPUs, hosts do not meet once a transfer is made. */
+ * copies and after them. With GPUs on an explicit path that reads others they meet once, to tell if arrays have moved.
+ * Over NCCL, and for messages between GPUs, hosts do not meet once a transfer is made. */
 #include "exec/call.h"
 
 #include "device/stream.h"
@@ -17,15 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-void rs_once_memory_free(rs_once_memory *memory, reshard_comm comm) {
+void rs_request_memory_free(rs_request_memory *memory, reshard_comm comm) {
   rs_fork_join_destroy(&memory->fork_join);
-  rs_once_free_lanes(memory);
+  rs_request_free_lanes(memory);
   free(memory->extents.at);
   rs_copies_free(&memory->copies);
   comm->device->work->release(comm->device, memory->own);
   rs_staging_cache_free(&memory->staging_cache, comm);
-  rs_notice_free(&memory->notice);
-  *memory = (rs_once_memory){0};
+  rs_publication_free(&memory->publication);
+  *memory = (rs_request_memory){0};
 }
 
 /* --- A call ------------------------------------------------------------------------------------------------------- */
@@ -36,16 +36,16 @@ typedef enum call_reads { READS_NOTHING, READS_SEGMENTS, READS_GPUS } call_reads
 /* One rank's call. */
 typedef struct sharded_call {
   reshard_comm comm;
-  const rs_once_call *given;
-  rs_once_memory *memory;
+  const rs_request *given;
+  rs_request_memory *memory;
   rs_cached_transfer *cached, own; /* own: where nothing is cached */
   call_reads reads;
-  bool threads, streams; /* all ranks are in this process; the device has streams */
-  bool made;             /* a transfer is cached: on all ranks or on none */
-  rs_shown shown;        /* to the others */
-  int64_t private_entry; /* as in rs_record */
-  bool moved;            /* as in rs_record: what follows from the verdict is the same on all ranks */
-  const rs_record *all;  /* everybody's record; NULL: hosts have not met */
+  bool threads, streams;  /* all ranks are in this process; the device has streams */
+  bool made;              /* a transfer is cached: on all ranks or on none */
+  rs_published published; /* to the others */
+  int64_t private_entry;  /* as in rs_record */
+  bool moved;             /* as in rs_record: what follows from the verdict is the same on all ranks */
+  const rs_record *all;   /* everybody's record; NULL: hosts have not met */
   size_t workspace_bytes;
 } sharded_call;
 
@@ -55,7 +55,7 @@ static bool reads_gpus(reshard_comm comm, const rs_path_ops *path) {
 }
 
 /* Where ranks choose a path themselves they take the packed one instead. */
-static bool reads_gpus_when_told(reshard_comm comm, reshard_path path) {
+static bool reads_gpus_if_explicit(reshard_comm comm, reshard_path path) {
   return path != RESHARD_PATH_AUTO && reads_gpus(comm, rs_path_find(comm, path));
 }
 
@@ -63,30 +63,31 @@ static call_reads find_reads(reshard_comm comm, reshard_path asked) {
   const rs_path_ops *path = rs_path_find(comm, asked);
   if (comm->memory.imports != NULL && !comm->device->streams->asynchronous && path != NULL && path->reads_others)
     return READS_SEGMENTS;
-  return reads_gpus_when_told(comm, asked) ? READS_GPUS : READS_NOTHING;
+  return reads_gpus_if_explicit(comm, asked) ? READS_GPUS : READS_NOTHING;
 }
 
 /* --- Before the meeting ------------------------------------------------------------------------------------------- */
 
-/* Binds to this rank's arrays, and to those that others have shown so far. */
+/* Binds to this rank's arrays, and to those that others have published so far. */
 static reshard_status bind_mixed(sharded_call *x) {
   bool changed;
-  const rs_offer *const *offers = rs_reach_offers(x->cached->reach, &changed);
+  const rs_descriptor *const *descriptors = rs_mapped_sources_all(x->cached->mapped, &changed);
   x->cached->transfer->bound = x->cached->transfer->bound && !changed;
-  return rs_cached_bind(x->cached, x->given->arrays, offers, x->given->stream);
+  return rs_cached_bind(x->cached, x->given->arrays, descriptors, x->given->stream);
 }
 
 /* It binds the transfer, too, where the last call with the plan took it. */
 static reshard_status show_sources(sharded_call *x) {
   rs_cached_transfer *cached = x->cached;
   RS_TRY(rs_transfer_check_plan(x->comm, x->given->plan));
-  if (cached->reach == NULL)
-    RS_TRY(rs_reach_create(x->comm, x->given->plan, &cached->reach));
-  RS_TRY(rs_reach_show(cached->reach, x->given->arrays, &x->memory->notice, &x->shown, &x->private_entry));
-  x->moved = x->comm->memory.multi_node && (cached->shown == 0 || x->shown.version != cached->shown);
+  if (cached->mapped == NULL)
+    RS_TRY(rs_mapped_sources_create(x->comm, x->given->plan, &cached->mapped));
+  RS_TRY(rs_mapped_sources_publish(cached->mapped, x->given->arrays, &x->memory->publication, &x->published,
+                                   &x->private_entry));
+  x->moved = x->comm->memory.multi_node && (cached->published == 0 || x->published.version != cached->published);
   if (cached->packed)
     return rs_cached_bind(cached, x->given->arrays, NULL, x->given->stream);
-  return cached->shown != 0 ? bind_mixed(x) : RESHARD_SUCCESS;
+  return cached->published != 0 ? bind_mixed(x) : RESHARD_SUCCESS;
 }
 
 /* Looks if the transfer is bound to these arrays, whose memory is what it was. */
@@ -95,7 +96,7 @@ static reshard_status compare_bound(sharded_call *x) {
   RS_TRY(rs_cached_compare(x->cached, x->given->arrays, x->given->stream));
   if (x->cached->transfer->bound)
     RS_TRY(rs_sources_version(x->comm, x->given->plan, &x->cached->transfer->binding.arrays, &sources));
-  x->moved = sources == 0 || sources != x->cached->shown;
+  x->moved = sources == 0 || sources != x->cached->published;
   return RESHARD_SUCCESS;
 }
 
@@ -114,17 +115,17 @@ static reshard_status prepare_call(sharded_call *x) {
 
 /* Hosts need not meet where streams wait for each other's messages alone, once all ranks have the transfer. */
 static bool hosts_meet(const sharded_call *x) {
-  return x->threads || !x->streams || x->reads != READS_NOTHING || !x->given->request.cached;
+  return x->threads || !x->streams || x->reads != READS_NOTHING || !x->given->terms.cached;
 }
 
 static reshard_status meet_hosts(sharded_call *x, reshard_status mine) {
-  rs_request request = x->given->request;
+  rs_request_terms terms = x->given->terms;
   if (!hosts_meet(x))
     return mine == RESHARD_SUCCESS ? mine : rs_comm_end_after_error(x->comm, mine);
-  request.shown = &x->shown;
-  request.private_entry = x->private_entry;
-  request.moved = x->moved;
-  return rs_agree_on(x->comm, mine, &request, &x->all);
+  terms.published = &x->published;
+  terms.private_entry = x->private_entry;
+  terms.moved = x->moved;
+  return rs_agree_on(x->comm, mine, &terms, &x->all);
 }
 
 /* --- After it ----------------------------------------------------------------------------------------------------- */
@@ -138,16 +139,16 @@ static reshard_status execute_bound(sharded_call *x) {
 /* Keeps a transfer that reads storage of others. */
 static void keep_reading(sharded_call *x) {
   reshard_transfer transfer = x->cached->transfer;
-  x->cached->shown = 0; /* where the rank cannot tell, the next call binds it anew */
-  (void)rs_sources_version(x->comm, transfer->plan, &transfer->binding.arrays, &x->cached->shown);
-  rs_transfer_keep(transfer);
+  x->cached->published = 0; /* where the rank cannot tell, the next call binds it anew */
+  (void)rs_sources_version(x->comm, transfer->plan, &transfer->binding.arrays, &x->cached->published);
+  rs_transfer_persist(transfer);
 }
 
 /* Collective: makes the transfer, or binds it anew. */
 static reshard_status make_transfer(sharded_call *x) {
-  const rs_once_call *given = x->given;
+  const rs_request *given = x->given;
   rs_cached_transfer *cached = x->cached;
-  reshard_path path = given->request.path;
+  reshard_path path = given->terms.path;
   if (path == RESHARD_PATH_AUTO && reads_gpus(x->comm, rs_path_find(x->comm, path)))
     path = RESHARD_PATH_PACKED;
   if (cached->transfer != NULL && cached->transfer->path == &rs_mixed_path) /* its rounds are those of its arrays */
@@ -182,9 +183,9 @@ static reshard_status execute_made(sharded_call *x) {
 static reshard_status close_freed(sharded_call *x) {
   bool freed = false;
   for (int64_t r = 0; r < x->comm->size; r++)
-    freed = freed || x->all[r].shown.freed;
+    freed = freed || x->all[r].published.freed;
   if (freed)
-    RS_TRY(rs_offers_tell_freed(x->comm));
+    RS_TRY(rs_descriptors_publish_freed(x->comm));
   rs_transfer_unbind_freed(x->comm, x->cached->transfer);
   return RESHARD_SUCCESS;
 }
@@ -204,7 +205,7 @@ static reshard_status execute_again(sharded_call *x) {
 
 static reshard_status take_sources(sharded_call *x, rs_partners with) {
   for (int64_t i = 0; i < with.n; i++)
-    RS_TRY(rs_reach_take(x->cached->reach, &with.at[i], &x->all[with.at[i].rank].shown));
+    RS_TRY(rs_mapped_sources_take(x->cached->mapped, &with.at[i], &x->all[with.at[i].rank].published));
   return RESHARD_SUCCESS;
 }
 
@@ -222,12 +223,12 @@ static reshard_status execute_direct(sharded_call *x) {
   return status;
 }
 
-/* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are shown in this call. */
+/* Ranks of several nodes: a transfer has the messages, and is bound to the sources that are published in this call. */
 static reshard_status rebind_mixed(sharded_call *x) {
   reshard_status status = take_sources(x, rs_transfer_partners(x->cached->transfer));
   RS_THEN(status, bind_mixed(x));
   status = rs_agree(x->comm, status);
-  x->cached->shown = status == RESHARD_SUCCESS ? x->shown.version : 0;
+  x->cached->published = status == RESHARD_SUCCESS ? x->published.version : 0;
   return status;
 }
 
@@ -264,48 +265,48 @@ static reshard_status execute_processes(sharded_call *x, reshard_status mine) {
 
 static reshard_status execute_call(sharded_call *x, reshard_status mine) {
   bool left = x->made && x->cached->packed; /* a GPU did not reach an array: all ranks pack */
-  bool direct = !left && rs_path_find(x->comm, x->given->request.path) == &rs_direct_path, done = false;
+  bool direct = !left && rs_path_find(x->comm, x->given->terms.path) == &rs_direct_path, done = false;
   if (x->threads)
-    RS_TRY(rs_once_together(x->comm, x->given, direct, &mine, x->memory, &done));
+    RS_TRY(rs_request_combine(x->comm, x->given, direct, &mine, x->memory, &done));
   if (done && !direct)
     x->workspace_bytes = x->cached->transfer->binding.info.workspace_bytes;
   return done ? RESHARD_SUCCESS : execute_processes(x, mine);
 }
 
-reshard_status rs_once_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
-                             reshard_status *mine) {
+reshard_status rs_request_begin(const char *call, reshard_comm comm, reshard_path path, void *stream,
+                                reshard_status *mine) {
   if (rs_comm_is_forked(comm))
     return *mine = rs_comm_alive(comm);
-  bool captured = false, told = reads_gpus_when_told(comm, path);
+  bool captured = false, explicit = reads_gpus_if_explicit(comm, path);
   *mine = comm->device->streams->capturing(comm->device, stream, &captured);
   if (*mine == RESHARD_SUCCESS && captured)
     *mine = rs_error(RESHARD_ERROR_INVALID, "%s: stream %p is being captured; only executes of transfers can be", call,
                      stream);
-  return captured && comm->locals == 1 && !told ? *mine : RESHARD_SUCCESS;
+  return captured && comm->locals == 1 && !explicit ? *mine : RESHARD_SUCCESS;
 }
 
-reshard_status rs_execute_once(reshard_comm comm, const rs_once_call *call, reshard_status mine, rs_once_memory *memory,
-                               size_t *workspace_bytes) {
-  sharded_call x = {.comm = comm, .given = call, .memory = memory, .private_entry = -1};
-  x.cached = call->cached != NULL ? call->cached : &x.own;
-  x.reads = find_reads(comm, call->request.path);
+reshard_status rs_request_execute(reshard_comm comm, const rs_request *request, reshard_status mine,
+                                  rs_request_memory *memory, size_t *workspace_bytes) {
+  sharded_call x = {.comm = comm, .given = request, .memory = memory, .private_entry = -1};
+  x.cached = request->cached != NULL ? request->cached : &x.own;
+  x.reads = find_reads(comm, request->terms.path);
   x.threads = comm->locals == comm->size;
   x.streams = comm->device->streams->asynchronous;
   x.made = x.cached->transfer != NULL;
   x.moved = x.threads || !x.made;
-  x.shown.freed = x.reads == READS_GPUS && rs_offers_outdated(comm);
-  RS_THEN(mine, rs_stream_check(comm->device, call->stream, "execute"));
+  x.published.freed = x.reads == READS_GPUS && rs_descriptors_outdated(comm);
+  RS_THEN(mine, rs_stream_check(comm->device, request->stream, "execute"));
   reshard_status status = execute_call(&x, mine);
   *workspace_bytes = status == RESHARD_SUCCESS ? x.workspace_bytes : 0;
-  if (call->cached != NULL)
-    rs_call_staging_return(&call->cached->staging);
+  if (request->cached != NULL)
+    rs_call_staging_return(&request->cached->staging);
   else
     rs_cached_free(&x.own);
   return status;
 }
 
 reshard_status rs_execute_local(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
-                                rs_once_memory *memory, void *stream) {
+                                rs_request_memory *memory, void *stream) {
   rs_device *device = comm->device;
   rs_arrays own;
   if (plan->info.received_bytes > 0)

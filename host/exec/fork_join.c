@@ -54,12 +54,12 @@ reshard_status rs_fork_join_close(rs_fork_join *fork_join, void *work) {
 
 /* The host waits where the stream cannot: the other ranks have heard already that the work is given. */
 reshard_status rs_fork_join_wait(rs_fork_join *fork_join, reshard_status status) {
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
-  rs_error_keep(&kept, status);
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
+  rs_error_save(&saved, status);
   reshard_status waited =
       rs_stream_wait(fork_join->comm->device, fork_join->stream, fork_join->done, RS_EDGE("rank after work"));
   if (waited != RESHARD_SUCCESS)
     waited = first_device(fork_join)->streams->finish(first_device(fork_join));
   fork_join->behind = false;
-  return status == RESHARD_SUCCESS ? waited : rs_error_restore(&kept);
+  return status == RESHARD_SUCCESS ? waited : rs_error_restore(&saved);
 }

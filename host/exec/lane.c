@@ -17,7 +17,7 @@ static const char *const note_edges[RS_STEPS] = {RS_EDGE("move before others"), 
                                                  RS_EDGE("unpack before others"), NULL};
 
 static bool needs_stream(const rs_lane_needs *needs, int step) {
-  return step == RS_MOVE ? needs->ranks : step == RS_KEEP ? needs->packed : needs->rounds;
+  return step == RS_MOVE ? needs->ranks : step == RS_SELF_COPY ? needs->packed : needs->rounds;
 }
 
 static bool needs_event(const rs_lane_needs *needs, int event) {
@@ -80,7 +80,7 @@ void rs_flow_begin(rs_flow *flow, void *stream, bool any_rounds, bool more_round
     lane->at[RS_MOVE] = RS_MOVE;
     lane->at[RS_PACK] = more_rounds ? RS_PACK : RS_MOVE;
     lane->at[RS_UNPACK] = more_rounds ? RS_UNPACK : RS_MOVE;
-    lane->at[RS_KEEP] = any_rounds ? RS_KEEP : RS_MOVE;
+    lane->at[RS_SELF_COPY] = any_rounds ? RS_SELF_COPY : RS_MOVE;
   }
   flow->lane[0]->stream[RS_MOVE] = stream;
   flow->lane[0]->open[RS_MOVE] = true;

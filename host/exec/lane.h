@@ -12,7 +12,7 @@
 
 #include "device/device.h"
 
-typedef enum rs_step { RS_MOVE, RS_PACK, RS_UNPACK, RS_KEEP, RS_STEPS } rs_step;
+typedef enum rs_step { RS_MOVE, RS_PACK, RS_UNPACK, RS_SELF_COPY, RS_STEPS } rs_step;
 
 /* Events of neighbouring rounds alternate: [2] by the parity of the round's number. */
 enum { RS_START, RS_END, RS_PACKED, RS_MOVED = RS_PACKED + 2, RS_UNPACKED = RS_MOVED + 2, RS_EVENTS = RS_UNPACKED + 2 };

@@ -10,7 +10,7 @@
 
 struct rs_binding;
 struct rs_bind_calls;
-struct rs_offer;
+struct rs_descriptor;
 
 /* One execute for the n ranks of this process. */
 typedef struct rs_execution {
@@ -22,13 +22,14 @@ typedef struct rs_execution {
 typedef struct rs_path_ops {
   reshard_path number;
   const char *no_collective; /* why its messages are no collective; NULL: they may be one */
-  bool reads_others;         /* bind reads sources of other ranks: it is collective, with their offers, by rank */
+  bool reads_others;         /* bind reads sources of other ranks: it is collective, with their descriptors, by rank */
   bool packs;                /* has rounds, which are packed, moved and unpacked on streams of their own */
   /* True when the ranks of the communicator can move so, where the caller asks for this path; the same on all. Where
    * they open their nodes for that, it may be refused still. */
   bool (*applicable)(reshard_comm comm, reshard_path asked);
   /* Lists and compiles the copies between the arrays of `binding`; after an error the caller releases it. */
-  reshard_status (*bind)(reshard_transfer transfer, struct rs_binding *binding, const struct rs_offer *const *offers);
+  reshard_status (*bind)(reshard_transfer transfer, struct rs_binding *binding,
+                         const struct rs_descriptor *const *descriptors);
   /* Compiles what bind has listed, for all ranks of a process that has several: each with its rs_bind_call. The first
    * failure of their binds is its own. NULL: bind has compiled it. */
   reshard_status (*compile)(int64_t n, void **calls);

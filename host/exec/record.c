@@ -1,7 +1,7 @@
 /* Records that ranks exchange in collective calls of transfers, so that all come to the same verdict. */
 #include "exec/record.h"
 
-#include "exec/offer.h"
+#include "exec/descriptor.h"
 #include "exec/path.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ static reshard_status error_options(reshard_comm comm, const struct reshard_plan
       if (f == RS_FIELD_VERSION) /* which may have another way to go on */
         return rs_error(RESHARD_ERROR_MISMATCH, "version of the library %s on rank 0, %s on rank %lld", all[0].text,
                         all[r].text, (long long)r);
-      return here ? rs_plans_here_differ(all[0].offer->plan, all[r].offer->plan, f, r)
+      return here ? rs_plans_here_differ(all[0].descriptor->plan, all[r].descriptor->plan, f, r)
                   : rs_plans_differ(comm, plan, f, r, all[0].entries, all[r].entries);
     }
   for (int64_t r = 1; r < n; r++)
@@ -139,38 +139,39 @@ reshard_status rs_records_compare(reshard_comm comm, const rs_record *all) {
   int64_t rank;
   if (rs_records_judge(comm->size, all, &rank) != RS_VERDICT_FAIL)
     return RESHARD_SUCCESS;
-  return error_records(comm, all[0].offer != NULL ? all[0].offer->plan : NULL, all, rank, true);
+  return error_records(comm, all[0].descriptor != NULL ? all[0].descriptor->plan : NULL, all, rank, true);
 }
 
-reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request *request, const rs_record **all) {
-  const rs_argument *argument = request->argument;
+reshard_status rs_agree_on(reshard_comm comm, reshard_status status, const rs_request_terms *terms,
+                           const rs_record **all) {
+  const rs_argument *argument = terms->argument;
   rs_record mine = {.call = RS_RECORD_AGREE,
-                    .path = (int32_t)request->path,
-                    .only = request->path != RESHARD_PATH_AUTO,
-                    .cached = request->cached,
+                    .path = (int32_t)terms->path,
+                    .only = terms->path != RESHARD_PATH_AUTO,
+                    .cached = terms->cached,
                     .private_entry = -1};
   rs_record_set_status(&mine, status);
-  if (request->shown != NULL) {
-    mine.shown = *request->shown;
-    mine.private_entry = request->private_entry;
-    mine.moved = request->moved;
+  if (terms->published != NULL) {
+    mine.published = *terms->published;
+    mine.private_entry = terms->private_entry;
+    mine.moved = terms->moved;
   }
   if (argument != NULL) {
     mine.value = argument->value;
     snprintf(mine.argument, sizeof mine.argument, "%s", argument->name);
   }
-  if (status == RESHARD_SUCCESS && request->plan != NULL)
-    rs_record_set_plan(&mine, request->plan);
-  return rs_records_exchange(comm, request->plan, &mine, all);
+  if (status == RESHARD_SUCCESS && terms->plan != NULL)
+    rs_record_set_plan(&mine, terms->plan);
+  return rs_records_exchange(comm, terms->plan, &mine, all);
 }
 
 reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
   const void *gathered;
-  rs_kept_error own = {.status = RESHARD_SUCCESS};
+  rs_saved_error own = {.status = RESHARD_SUCCESS};
   rs_record mine = {.call = RS_RECORD_AGREE, .private_entry = -1};
   int64_t rank;
   bool alike = true;
-  rs_error_keep(&own, status);
+  rs_error_save(&own, status);
   rs_record_set_status(&mine, status);
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const rs_record *all = gathered;
@@ -183,7 +184,7 @@ reshard_status rs_agree_alike(reshard_comm comm, reshard_status status) {
 
 reshard_status rs_agree(reshard_comm comm, reshard_status status) {
   const rs_record *all;
-  return rs_agree_on(comm, status, &(rs_request){.plan = NULL}, &all);
+  return rs_agree_on(comm, status, &(rs_request_terms){.plan = NULL}, &all);
 }
 
 static reshard_status bring_error(int64_t n, void **status) {
@@ -198,7 +199,7 @@ reshard_status reshard_comm_agree(reshard_comm comm, reshard_status status) {
   const rs_record *all;
   rs_record mine = {.call = status == RESHARD_SUCCESS ? RS_RECORD_AGREE : RS_RECORD_ERROR, .private_entry = -1};
   if (status != RESHARD_SUCCESS && comm->ops->one_node && comm->locals == 1)
-    return rs_comm_together(comm, bring_error, &status);
+    return rs_comm_combine(comm, bring_error, &status);
   rs_record_set_status(&mine, status);
   return rs_records_exchange(comm, NULL, &mine, &all);
 }

@@ -9,20 +9,20 @@
 
 #include <reshard/transfer.h>
 
-/* The collective that a rank's messages are a part of, as all ranks show it to each other. */
+/* The collective that a rank's messages are a part of, as all ranks publish it. */
 typedef struct rs_proposal {
   int32_t kind; /* reshard_collective */
   int64_t root, bytes;
   char why[64];
 } rs_proposal;
 
-/* Memory in which a rank shows its sources to processes that map it. Equal versions are equal sources. */
-typedef struct rs_shown {
+/* Memory in which a rank publishes its sources for processes that map it. Equal versions are equal sources. */
+typedef struct rs_published {
   rs_shared_place place;
   int64_t bytes;
   uint64_t version;
   bool freed; /* the rank has freed memory that others have open */
-} rs_shown;
+} rs_published;
 
 /* Calls that exchange records: those of different calls are not to be compared. An error may meet any call. */
 enum { RS_RECORD_ERROR, RS_RECORD_CREATE, RS_RECORD_REBIND, RS_RECORD_AGREE, RS_RECORD_SHARDER };
@@ -39,16 +39,16 @@ typedef struct rs_record {
   int32_t status, path, call, use;
   union {
     rs_proposal collective; /* create */
-    rs_shown shown;         /* agree: of the request */
+    rs_published published; /* agree: of the request */
     rs_sharder_terms terms; /* sharder */
   };
   uint64_t fields[RS_FIELDS];
-  uint64_t key;                       /* create: rank 0's is taken; rebind: compared */
-  const struct rs_offer *offer;       /* read by ranks of the same process only */
-  int64_t entries, value;             /* of the plan; of the argument */
-  int64_t cached;                     /* agree: of the request */
-  int64_t rounds, staged;             /* that this rank needs at least where all is sent; bytes that it stages */
-  int64_t mixed_rounds, mixed_staged; /* the same on the mixed path, if that is taken */
+  uint64_t key;                           /* create: rank 0's is taken; rebind: compared */
+  const struct rs_descriptor *descriptor; /* read by ranks of the same process only */
+  int64_t entries, value;                 /* of the plan; of the argument */
+  int64_t cached;                         /* agree: of the request */
+  int64_t rounds, staged;                 /* that this rank needs at least where all is sent; bytes that it stages */
+  int64_t mixed_rounds, mixed_staged;     /* the same on the mixed path, if that is taken */
   union {
     struct {
       int64_t needed, mixed_needed; /* of blocks that are not cut: the limits that take so many rounds */
@@ -99,19 +99,20 @@ reshard_status rs_agree(reshard_comm comm, reshard_status mine);
 /* The same of a status that follows from what all ranks have alike: where all bring one error it is that, without a
  * number. A rank that fails alone, as without memory, is heard of by all. */
 reshard_status rs_agree_alike(reshard_comm comm, reshard_status mine);
-/* One call for arrays that are used once, as a rank shows it to the others. */
-typedef struct rs_request {
+/* One call for arrays that are used once, as a rank publishes it. */
+typedef struct rs_request_terms {
   const struct reshard_plan_s *plan; /* NULL: none is compared, as where the status is no success */
   reshard_path path;                 /* asked for */
   const rs_argument *argument;       /* NULL: none */
   /* A transfer is cached for it, on all ranks or on none; or may be, where the rank has failed before it could tell. */
   bool cached;
-  const rs_shown *shown; /* not compared; NULL: nothing, and the call reads no memory: */
-  int64_t private_entry; /* as in rs_record */
+  const rs_published *published; /* not compared; NULL: nothing, and the call reads no memory: */
+  int64_t private_entry;         /* as in rs_record */
   bool moved;
-} rs_request;
+} rs_request_terms;
 /* Agrees where all ranks also give the same request. If not, RESHARD_ERROR_MISMATCH with both values: of unequal
  * arguments whatever the statuses. *all: everybody's record, until the next collective call. */
-reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request *request, const rs_record **all);
+reshard_status rs_agree_on(reshard_comm comm, reshard_status mine, const rs_request_terms *terms,
+                           const rs_record **all);
 
 #endif

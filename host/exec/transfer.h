@@ -4,10 +4,10 @@
 
 #include "comm/comm.h"
 #include "exec/arrays.h"
+#include "exec/descriptor.h"
 #include "exec/differ.h"
 #include "exec/fork_join.h"
 #include "exec/lane.h"
-#include "exec/offer.h"
 #include "exec/path.h"
 #include "exec/record.h"
 #include "exec/staging.h"
@@ -27,7 +27,7 @@ typedef struct rs_binding {
   /* Direct path, of the first rank of a process that has several: `compiled` has the program of each lane. */
   bool by_lane;
   rs_copies listed; /* direct path, of ranks of one process: those to this rank, until one of them has compiled all */
-  rs_program *keep; /* packed path: copies that stay on the rank; direct path of a process: all copies to it */
+  rs_program *self_copy; /* packed path: copies that stay on the rank; direct path of a process: all copies to it */
   struct rs_round *rounds;
   int64_t nrounds;                /* 0 on another path */
   struct rs_use *sent, *received; /* [nsent], [nreceived] by slot */
@@ -44,8 +44,8 @@ typedef struct rs_bind_call {
   rs_binding made;              /* to take the place of the transfer's */
   bool idle;                    /* earlier executes have ended */
   rs_record record;             /* that the others see */
-  rs_offer offer;               /* of the record */
-  rs_kept_error failed;         /* what it has done alone: the path's bind, and what comes before a rebind's */
+  rs_descriptor descriptor;     /* of the record */
+  rs_saved_error failed;        /* what it has done alone: the path's bind, and what comes before a rebind's */
   rs_call_scope scope;          /* where the thread acts for other ranks, too */
 } rs_bind_call;
 
@@ -69,17 +69,17 @@ typedef struct rs_message_terms {
   reshard_collective_use use;
   reshard_pattern collective; /* that all ranks have, and take; kind NONE: sends and receives */
   char why[160];              /* in words */
-  rs_pace pace;               /* of the packed path */
+  rs_schedule schedule;       /* of the packed path */
   int64_t least_rounds;       /* lower bound of its rounds */
   bool strided;               /* they go from strided sources where they can, and all in one round */
-  int64_t streams, later;     /* where bytes are passed on: the most of any rank; rounds beyond those of the pace */
+  int64_t streams, later;     /* where bytes are passed on: the most of any rank; rounds beyond those of the schedule */
 } rs_message_terms;
 
 /* Lists of the one thread that executes for all ranks of the process, [comm->locals] each. */
 typedef struct rs_team_lists {
   struct reshard_transfer_s **ranks;
   rs_program **programs;
-  rs_turn *turns;
+  rs_exchange *exchanges;
   int64_t *cursor;
 } rs_team_lists;
 
@@ -117,7 +117,7 @@ struct reshard_transfer_s {
   rs_binding failed; /* of a rebind, whose memory was not freed: the GPU was stuck; mostly all zero */
   rs_team_lists team;
   rs_transfer_streams streams;
-  struct reshard_transfer_s *next; /* of comm->memory.kept_transfers */
+  struct reshard_transfer_s *next; /* of comm->memory.persistent_transfers */
   rs_deferred_destroy deferred;
 };
 
@@ -139,32 +139,32 @@ static inline void rs_transfer_give_back(struct reshard_transfer_s *t) {
 /* The ranks that it has messages with, or reads. */
 static inline rs_partners rs_transfer_partners(const struct reshard_transfer_s *t) {
   rs_partners all = {t->plan->peers.at, t->plan->peers.n};
-  if (t->messages.pace.passes)
-    all.n = rs_plan_told(t->plan, &all.at);
+  if (t->messages.schedule.passes)
+    all.n = rs_plan_partners(t->plan, &all.at);
   return all;
 }
 
 /* True where the transfer reads the rank's sources itself; of what is not passed on no message goes from that rank, or
  * to it. */
-static inline bool rs_transfer_reaches(const struct reshard_transfer_s *t, int64_t rank) {
+static inline bool rs_transfer_maps(const struct reshard_transfer_s *t, int64_t rank) {
   return t->path == &rs_mixed_path && t->comm->memory.imports != NULL && t->comm->memory.imports[rank] != NULL;
 }
 
 /* True where a stream is no message, as the transfer reads it. */
 static inline bool rs_transfer_reads(const struct reshard_transfer_s *t, const rs_stream_end *end) {
-  return t->plan->hops->streams.at[end->stream].group == 0 && rs_transfer_reaches(t, end->peer);
+  return t->plan->hops->streams.at[end->stream].group == 0 && rs_transfer_maps(t, end->peer);
 }
 
 /* Bytes of a place of a pair's mailbox that staged messages lie in; 0: they have staging of their own. */
 static inline int64_t rs_transfer_mailbox(const struct reshard_transfer_s *t) {
   int64_t bytes = t->comm->messages.mailbox;
-  return bytes > 0 && rs_pace_fits_mailbox(&t->messages.pace, bytes) ? bytes : 0;
+  return bytes > 0 && rs_schedule_fits_mailbox(&t->messages.schedule, bytes) ? bytes : 0;
 }
 
 /* The first failure of a path's bind, with the number of its rank. */
 reshard_status rs_bind_calls_failed(int64_t n, rs_bind_call *const *rank);
 /* run(n, calls) for all ranks of this process, by this thread where it acts for them; else they meet. */
-reshard_status rs_bind_calls_together(const rs_bind_calls *calls, reshard_status (*run)(int64_t n, void **all));
+reshard_status rs_bind_calls_combine(const rs_bind_calls *calls, reshard_status (*run)(int64_t n, void **all));
 
 /* Checks that a plan is the one of the communicator's rank. */
 reshard_status rs_transfer_check_plan(reshard_comm comm, reshard_plan plan);
@@ -179,16 +179,16 @@ reshard_status rs_transfer_create_cached(reshard_plan plan, reshard_comm comm, c
 /* path: of the transfer; NULL: none was found, and nothing but the arrays is bound. */
 void rs_binding_free(reshard_comm comm, const rs_path_ops *path, rs_binding *binding);
 /* A cached transfer on the direct path between processes, which each rank makes alone and binds by
- * rs_transfer_rebind_cached. Its executes are within a call in which ranks have shown their sources. */
+ * rs_transfer_rebind_cached. Its executes are within a call in which ranks have published their sources. */
 reshard_status rs_transfer_create_alone(reshard_plan plan, reshard_comm comm, rs_call_staging *staging,
                                         reshard_transfer *transfer);
-/* reshard_transfer_rebind by the rank alone, in the order of its stream: of a transfer that is cached. offers: sources
- * of others, by rank, on a path that reads them; else NULL. arrays: NULL where the offers have them, too. */
+/* reshard_transfer_rebind by the rank alone, in the order of its stream: of a transfer that is cached. descriptors:
+ * sources of others, by rank, on a path that reads them; else NULL. arrays: NULL where the descriptors have them. */
 reshard_status rs_transfer_rebind_cached(reshard_transfer transfer, const reshard_arrays *arrays,
-                                         const rs_offer *const *offers);
+                                         const rs_descriptor *const *descriptors);
 /* A cached transfer, which reads storage of others alone, may stay bound between calls. Its binding ends where others
  * have freed that (`bound`), and nobody waits for this rank where it is destroyed. */
-void rs_transfer_keep(reshard_transfer transfer);
+void rs_transfer_persist(reshard_transfer transfer);
 /* Ends bindings of transfers that are kept, `but` for one, to memory that its owner has freed: as long as they have it
  * open it is not free. It waits for none: a stream may use it still, and a later call ends it. */
 void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but);

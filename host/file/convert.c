@@ -507,8 +507,8 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
   RS_TRY(check_options(in, out, options));
   conversion c = {.options = options};
   reshard_status status = convert_checkpoint(&c, in, out);
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
-  rs_error_keep(&kept, status);
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
+  rs_error_save(&saved, status);
   for (int64_t i = 0; c.src_layouts != NULL && i < c.in->info.tensors; i++)
     reshard_layout_release(c.src_layouts[i]);
   for (int64_t i = 0; c.dst_layouts != NULL && i < reshard_model_count(c.target); i++)
@@ -525,5 +525,5 @@ reshard_status reshard_convert(const char *in, const char *out, const reshard_co
   reshard_model_free(c.target);
   if (status == RESHARD_SUCCESS && report != NULL)
     *report = c.report;
-  return rs_error_restore(&kept); /* not what tidying up has said */
+  return rs_error_restore(&saved); /* not what tidying up has said */
 }

@@ -102,10 +102,10 @@ static reshard_sharder ranks_of_mesh(const char *call, reshard_sharder sharder, 
                                      reshard_status mine) {
   const reshard_placing placing = {mesh, &replicate, NULL};
   rs_placing_group group;
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
-  rs_error_keep(&kept, mine);
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
+  rs_error_save(&saved, mine);
   rs_placing_group_find(call, sharder, &placing, &group);
-  (void)rs_error_restore(&kept); /* not what a missing group has said */
+  (void)rs_error_restore(&saved); /* not what a missing group has said */
   return group.outside || group.comm == NULL ? NULL : group.sharder;
 }
 
@@ -131,7 +131,7 @@ reshard_status reshard_fsdp_chunk_dtensor_ordered(reshard_sharder sharder, resha
   reshard_mesh parent = reshard_mesh_ndim(mesh) == 1 ? reshard_mesh_root(mesh) : mesh;
   reshard_dtensor whole = NULL, made;
   reshard_status status;
-  RS_TRY(rs_once_begin(call, sharder->comm, sharder->path, stream, &status));
+  RS_TRY(rs_request_begin(call, sharder->comm, sharder->path, stream, &status));
   RS_THEN(status, chunk != NULL ? check_parent(call, parent) : rs_error_null(call, "chunk"));
   RS_THEN(status, make_over_parent(sharder, leaf, parent, stream, &whole));
   if (status != RESHARD_SUCCESS && order == RESHARD_FSDP_FSDP_FIRST) /* the others redistribute meanwhile */
@@ -185,7 +185,7 @@ static reshard_status gather_leaf(const char *call, reshard_sharder sharder, res
   reshard_dtensor tensor = rs_leaf_dtensor(leaf), gathered;
   reshard_sharder owner = tensor != NULL ? tensor->sharder : sharder;
   reshard_status status;
-  RS_TRY(rs_once_begin(call, owner->comm, owner->path, stream, &status));
+  RS_TRY(rs_request_begin(call, owner->comm, owner->path, stream, &status));
   RS_THEN(status, prepare_gather(call, sharder, leaf, parent, dtype, whole, &made));
   if (status != RESHARD_SUCCESS)
     return rs_dtensor_redistribute(call, gathering_ranks(call, sharder, tensor, parent, status), status, NULL, NULL,

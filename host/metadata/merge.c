@@ -262,7 +262,7 @@ static reshard_status merge_once(int64_t nranks, void **all) {
 
 /* All ranks merged, or none. */
 static reshard_status merge_process(reshard_comm comm, merging *mine) {
-  reshard_status status = rs_comm_together(comm, merge_once, mine);
+  reshard_status status = rs_comm_combine(comm, merge_once, mine);
   if (comm->locals == comm->size)
     return status;
   reshard_status agreed = rs_agree_alike(comm, status);

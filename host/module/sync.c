@@ -33,7 +33,7 @@ typedef struct sync_plans {
   int64_t nbatches;
   tensor_batch *batches;
   uint64_t places; /* hash of which of this rank's tensors may go in place */
-  rs_once_memory memory;
+  rs_request_memory memory;
 } sync_plans;
 
 /* Both sides of tensors of one shape. */
@@ -133,15 +133,15 @@ static void free_plans(reshard_comm comm, sync_plans *p) {
     reshard_plan_destroy(p->batches[i].plan);
   }
   if (p != NULL) {
-    rs_once_memory_free(&p->memory, comm);
+    rs_request_memory_free(&p->memory, comm);
     free(p->batches);
   }
   free(p);
 }
 
-static void drop_kept_plans(reshard_comm comm) {
-  free_plans(comm, comm->life.kept);
-  comm->life.kept = NULL;
+static void drop_cached_plans(reshard_comm comm) {
+  free_plans(comm, comm->life.cached);
+  comm->life.cached = NULL;
 }
 
 static bool tensor_planned(const sync *s, int64_t number, reshard_plan plan, int64_t entry) {
@@ -156,7 +156,7 @@ static bool tensor_planned(const sync *s, int64_t number, reshard_plan plan, int
 
 /* True when the communicator has the plans of just these tensors. */
 static bool has_plans(const sync *s) {
-  const sync_plans *p = s->comm->life.kept;
+  const sync_plans *p = s->comm->life.cached;
   const rs_listed *l = s->listed;
   int64_t planned = 0;
   if (p == NULL || p->src != l->src || p->bucket != l->bucket || p->path != l->path)
@@ -224,7 +224,7 @@ static reshard_status prepare_sync(sync *s) {
     s->places = rs_hash(s->places, &in_place, sizeof in_place);
   }
   if (has_plans(s)) {
-    s->plans = s->comm->life.kept;
+    s->plans = s->comm->life.cached;
     s->listed->moved = s->plans->places != s->places;
     return RESHARD_SUCCESS;
   }
@@ -256,13 +256,13 @@ static reshard_status run_batch(sync *s, tensor_batch *b) {
                                  .src_strides = gives ? strides : NULL,
                                  .dst_strides = gives ? NULL : strides};
   size_t staging = 0;
-  const rs_once_call call = {
-      .request = {.plan = b->plan, .path = (reshard_path)s->listed->path, .cached = b->cached.transfer != NULL},
+  const rs_request request = {
+      .terms = {.plan = b->plan, .path = (reshard_path)s->listed->path, .cached = b->cached.transfer != NULL},
       .plan = b->plan,
       .arrays = &arrays,
       .cached = &b->cached,
       .stream = s->stream};
-  reshard_status status = rs_execute_once(s->comm, &call, RESHARD_SUCCESS, &s->plans->memory, &staging);
+  reshard_status status = rs_request_execute(s->comm, &request, RESHARD_SUCCESS, &s->plans->memory, &staging);
   if (status != RESHARD_SUCCESS)
     return rs_error(status, "%s: %s", s->listed->call, reshard_last_error());
   s->report.workspace_bytes = rs_max(s->report.workspace_bytes, (int64_t)staging);
@@ -292,17 +292,17 @@ static reshard_status run_plans(sync *s, bool moved) {
 
 /* Plans of a call that has succeeded stay. Those of one that has failed after ranks had compared do not. */
 static void keep_plans(sync *s, bool compared, reshard_status status) {
-  bool kept = s->plans == s->comm->life.kept;
-  if (compared && (status != RESHARD_SUCCESS || !kept) && s->comm->life.kept != NULL)
-    drop_kept_plans(s->comm);
+  bool kept = s->plans == s->comm->life.cached;
+  if (compared && (status != RESHARD_SUCCESS || !kept) && s->comm->life.cached != NULL)
+    drop_cached_plans(s->comm);
   if (s->plans == NULL || kept)
     return;
   if (status != RESHARD_SUCCESS) {
     free_plans(s->comm, s->plans);
     return;
   }
-  s->comm->life.kept = s->plans;
-  s->comm->life.drop_kept = drop_kept_plans;
+  s->comm->life.cached = s->plans;
+  s->comm->life.drop_cached = drop_cached_plans;
 }
 
 static void free_sync(sync *s) {
@@ -324,7 +324,7 @@ reshard_status rs_sync(reshard_comm comm, const rs_listed *given, reshard_status
   rs_listed listed = *given;
   sync s = {.comm = comm, .listed = &listed, .stream = stream};
   reshard_status free_stream;
-  (void)rs_once_begin(given->call, comm, RESHARD_PATH_AUTO, stream, &free_stream); /* all hear when they compare */
+  (void)rs_request_begin(given->call, comm, RESHARD_PATH_AUTO, stream, &free_stream); /* all hear when they compare */
   RS_THEN(mine, free_stream);
   RS_THEN(mine, rs_stream_check(comm->device, stream, given->call));
   RS_THEN(mine, read_options(comm, options, &listed));

@@ -79,7 +79,7 @@ static void explain_json(const struct reshard_plan_s *plan, const rs_conversion 
   const reshard_plan_info *i = &plan->info;
   rs_json_open(j, NULL, '{');
   rs_json_ints(j, {"rank", i->rank}, {"sent_bytes", i->sent_bytes}, {"received_bytes", i->received_bytes},
-               {"kept_bytes", i->kept_bytes}, {"messages", i->messages_sent}, {"rounds", i->rounds},
+               {"self_copy_bytes", i->self_copy_bytes}, {"messages", i->messages_sent}, {"rounds", i->rounds},
                {"least_rounds", i->least_rounds}, {"staged_bytes", i->staged_bytes},
                {"workspace_bytes", i->workspace_bytes}, {"workspace_limit", i->workspace_limit},
                {"packs_skipped", i->packs_skipped}, {"unpacks_skipped", i->unpacks_skipped});
@@ -89,7 +89,7 @@ static void explain_json(const struct reshard_plan_s *plan, const rs_conversion 
                  {"later_rounds", i->later_rounds});
   rs_json_open(j, "peers", '[');
   const rs_peer *peers;
-  for (int64_t p = 0, n = rs_plan_told(plan, &peers); p < n; p++) {
+  for (int64_t p = 0, n = rs_plan_partners(plan, &peers); p < n; p++) {
     rs_json_open(j, NULL, '{');
     rs_json_ints(j, {"rank", peers[p].rank}, {"sent_bytes", peers[p].sent}, {"received_bytes", peers[p].received});
     rs_json_close(j, '}');
@@ -107,7 +107,7 @@ static void add_count(rs_text *t, int64_t n, const char *what) {
 static int64_t count_peers(const struct reshard_plan_s *plan, bool sending) {
   const rs_peer *peers;
   int64_t count = 0;
-  for (int64_t p = 0, n = rs_plan_told(plan, &peers); p < n; p++)
+  for (int64_t p = 0, n = rs_plan_partners(plan, &peers); p < n; p++)
     count += (sending ? peers[p].sent : peers[p].received) > 0;
   return count;
 }
@@ -200,7 +200,7 @@ static void explain_text(const struct reshard_plan_s *plan, const rs_conversion 
   rs_text_add(t, "  lacks     %lld bytes (the lower bound), so it receives %.3f times what it must\n",
               (long long)i->lower_bound_bytes,
               i->lower_bound_bytes > 0 ? (double)i->received_bytes / (double)i->lower_bound_bytes : 1.0);
-  rs_text_add(t, "  keeps     %lld bytes, copied once\n  packed    ", (long long)i->kept_bytes);
+  rs_text_add(t, "  self copy %lld bytes\n  packed    ", (long long)i->self_copy_bytes);
   add_count(t, i->rounds, "round");
   rs_text_add(t, " (%lld at least) for %lld bytes, through %lld bytes of workspace", (long long)i->least_rounds,
               (long long)i->staged_bytes, (long long)i->workspace_bytes);
@@ -214,7 +214,7 @@ static void explain_text(const struct reshard_plan_s *plan, const rs_conversion 
   add_count(t, i->segments, "segment");
   rs_text_add(t, ", %lld bytes, built in %.1f us\n", (long long)i->memory_bytes, (double)i->plan_ns / 1000);
   const rs_peer *peers;
-  int64_t n = rs_plan_told(plan, &peers);
+  int64_t n = rs_plan_partners(plan, &peers);
   if (n > 0)
     rs_text_add(t, "  %8s  %16s  %-8s  %16s  %-8s\n", "peer", "sent", "", "received", "");
   for (int64_t p = 0; p < n; p++) {

@@ -138,7 +138,7 @@ static inline const rs_side *rs_stream_side(const rs_stream *stream, const rs_cl
 }
 
 /* The peers that a plan tells of: by way of others where it passes bytes on, else those of its messages. */
-static inline int64_t rs_plan_told(const struct reshard_plan_s *plan, const rs_peer **peers) {
+static inline int64_t rs_plan_partners(const struct reshard_plan_s *plan, const rs_peer **peers) {
   *peers = plan->hops != NULL ? plan->hops->peers.at : plan->peers.at;
   return plan->hops != NULL ? plan->hops->peers.n : plan->peers.n;
 }

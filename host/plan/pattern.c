@@ -79,7 +79,7 @@ reshard_pattern rs_plan_pattern(const struct reshard_plan_s *plan) {
     return no_pattern("not everybody sends");
   if (same_to_all(plan))
     return (reshard_pattern){RESHARD_COLLECTIVE_ALL_GATHER, -1, bytes, "the same to everybody, as much from everybody"};
-  if (plan->info.kept_bytes != bytes)
+  if (plan->info.self_copy_bytes != bytes)
     return no_pattern("what stays differs in length from what is sent");
   return (reshard_pattern){RESHARD_COLLECTIVE_ALL_TO_ALL, -1, bytes, "as much to everybody as from everybody"};
 }

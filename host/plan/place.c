@@ -184,7 +184,7 @@ bool rs_message_in_place(const struct reshard_plan_s *plan, const rs_peer *peer,
 }
 
 rs_peer rs_plan_own(const struct reshard_plan_s *plan) {
-  rs_peer own = {.rank = plan->rank, .sent = plan->info.kept_bytes, .send_message = -1, .receive_message = -1};
+  rs_peer own = {.rank = plan->rank, .sent = plan->info.self_copy_bytes, .send_message = -1, .receive_message = -1};
   for (int64_t i = 0; i < plan->classes.n; i++) {
     const rs_class *c = &plan->classes.at[i];
     const rs_message *m = rs_side_message(&c->send, plan->rank);

@@ -205,7 +205,7 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
   for (int64_t i = 0; i < plan->classes.n; i++) {
     const rs_class *c = &plan->classes.at[i];
     int64_t bytes = c->wire.width * c->entries;
-    info->kept_bytes += c->kept * bytes;
+    info->self_copy_bytes += c->kept * bytes;
     info->lower_bound_bytes += (c->wanted - c->kept) * bytes;
     info->exclusive_bytes += c->exclusive * bytes;
     info->segments += c->send.nsegments + c->receive.nsegments;
@@ -213,7 +213,7 @@ static reshard_status add_up(struct reshard_plan_s *plan) {
   }
   if (plan->hops != NULL)
     info->memory_bytes += rs_hops_memory(plan->hops);
-  for (int64_t i = 0, n = rs_plan_told(plan, &peers); i < n; i++) {
+  for (int64_t i = 0, n = rs_plan_partners(plan, &peers); i < n; i++) {
     info->sent_bytes += peers[i].sent;
     info->received_bytes += peers[i].received;
     info->peers = i + 1;
@@ -446,7 +446,7 @@ reshard_status reshard_plan_peer(reshard_plan plan, int64_t i, int64_t *rank, in
                                  int64_t *received_bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_peer", plan, rank, sent_bytes, received_bytes));
   const rs_peer *peers;
-  int64_t n = rs_plan_told(plan, &peers);
+  int64_t n = rs_plan_partners(plan, &peers);
   if (i < 0 || i >= n)
     return rs_error(RESHARD_ERROR_INVALID, "reshard_plan_peer: peer %lld of %lld", (long long)i, (long long)n);
   *rank = peers[i].rank;

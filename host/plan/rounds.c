@@ -2,9 +2,9 @@
  *
  * All ranks take the same number of rounds K. A message of m bytes has n = min(K, max(1, m / F)) pieces of whole steps
  * of 256 bytes. They are spread evenly over the rounds. F is the least piece that is worth a message, and so small that
- * all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on at the same pace: none
- * is through early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the widest
- * element. So the least limit is that of one such step: 16 shares of 16 bytes for each rank of the world.
+ * all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on alike:
+ * none is through early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the
+ * widest element. So the least limit is that of one such step: 16 shares of 16 bytes for each rank of the world.
  *
  * A rank with the limit L needs one round where all that it stages fits. Else it needs the least K for which the
  * longest pieces of its messages fit L, or one half of L where neighbouring rounds overlap. That sum falls as K rises,
@@ -56,9 +56,10 @@ reshard_status rs_plan_set_held(struct reshard_plan_s *plan) {
   return matters ? rs_plan_held(plan, &plan->held) : RESHARD_SUCCESS;
 }
 
-rs_pace rs_plan_pace(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds, int64_t streams) {
+rs_schedule rs_plan_schedule(const struct reshard_plan_s *plan, bool cpu, int64_t best, int64_t rounds,
+                             int64_t streams) {
   int64_t parts = rs_max(streams, 2 * rs_min(plan->world, INT64_MAX / 2)), limit = limit_on(plan, cpu, best, parts);
-  return (rs_pace){plan->world, limit, cpu ? 1 : 2, rounds, limit / (SHARES / 2) / parts, plan->block, streams > 0};
+  return (rs_schedule){plan->world, limit, cpu ? 1 : 2, rounds, limit / (SHARES / 2) / parts, plan->block, streams > 0};
 }
 
 int64_t rs_plan_streams(const struct reshard_plan_s *plan, bool cpu) {
@@ -66,35 +67,35 @@ int64_t rs_plan_streams(const struct reshard_plan_s *plan, bool cpu) {
   return h != NULL ? h->sends.n + h->receives.n - (cpu ? 0 : h->shared) : 0;
 }
 
-int64_t rs_plan_later_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return pace->passes ? pace->halves * (plan->hops->hops - 1) : 0;
+int64_t rs_plan_later_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule) {
+  return schedule->passes ? schedule->halves * (plan->hops->hops - 1) : 0;
 }
 
 /* A rank receives the bytes once at most, and sends them once at most to each other, in steps of 256 for each. */
-bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return plan->hops != NULL || plan->info.bytes + 2 * STEP > pace->limit / pace->world;
+bool rs_plan_may_take_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule) {
+  return plan->hops != NULL || plan->info.bytes + 2 * STEP > schedule->limit / schedule->world;
 }
 
-static int64_t step_of(const rs_pace *pace) { return pace->share >= STEP ? STEP : SMALL_STEP; }
+static int64_t step_of(const rs_schedule *schedule) { return schedule->share >= STEP ? STEP : SMALL_STEP; }
 
 /* Steps are powers of two: no division, of which a dense world takes millions. */
 static int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) & -step; }
 
 /* F: pieces of less are not made. */
-static int64_t fine_of(const rs_pace *pace) {
-  int64_t step = step_of(pace);
-  return rs_max(rs_min(FINE, pace->share / step * step), pace->block > 0 ? pace->block + STEP : 0);
+static int64_t fine_of(const rs_schedule *schedule) {
+  int64_t step = step_of(schedule);
+  return rs_max(rs_min(FINE, schedule->share / step * step), schedule->block > 0 ? schedule->block + STEP : 0);
 }
 
 /* Bytes by which a piece may be longer than others of its message. */
-static int64_t longer(const rs_pace *pace) { return round_up(pace->block, step_of(pace)); }
+static int64_t longer(const rs_schedule *schedule) { return round_up(schedule->block, step_of(schedule)); }
 
-int64_t rs_pace_pieces(const rs_pace *pace, int64_t bytes) {
-  return pace->rounds <= 1 ? bytes > 0 : rs_min(pace->rounds, rs_max(bytes > 0, bytes / fine_of(pace)));
+int64_t rs_schedule_pieces(const rs_schedule *schedule, int64_t bytes) {
+  return schedule->rounds <= 1 ? bytes > 0 : rs_min(schedule->rounds, rs_max(bytes > 0, bytes / fine_of(schedule)));
 }
 
-int64_t rs_piece_begin(const rs_pace *pace, int64_t bytes, int64_t n, int64_t i) {
-  int64_t step = step_of(pace), steps = rs_ceil_div(bytes, step);
+int64_t rs_piece_begin(const rs_schedule *schedule, int64_t bytes, int64_t n, int64_t i) {
+  int64_t step = step_of(schedule), steps = rs_ceil_div(bytes, step);
   return i == n ? bytes : (i * (steps / n) + rs_min(i, steps % n)) * step;
 }
 
@@ -111,8 +112,8 @@ int64_t rs_plan_block_begin(const struct reshard_plan_s *plan, bool sending, int
   return at;
 }
 
-int64_t rs_piece_round(const rs_pace *pace, int64_t n, int64_t i) {
-  return (int64_t)((unsigned __int128)(2 * i + 1) * (uint64_t)pace->rounds / (uint64_t)(2 * n));
+int64_t rs_piece_round(const rs_schedule *schedule, int64_t n, int64_t i) {
+  return (int64_t)((unsigned __int128)(2 * i + 1) * (uint64_t)schedule->rounds / (uint64_t)(2 * n));
 }
 
 /* Marks what goes in place where all arrays are contiguous. */
@@ -126,58 +127,59 @@ static void find_in_place(const struct reshard_plan_s *plan, bool *in_place) {
   }
 }
 
-int64_t rs_place_bytes(const rs_pace *pace, bool whole, int64_t bytes) {
-  int64_t step = step_of(pace), n = whole ? 1 : rs_pace_pieces(pace, bytes);
+int64_t rs_place_bytes(const rs_schedule *schedule, bool whole, int64_t bytes) {
+  int64_t step = step_of(schedule), n = whole ? 1 : rs_schedule_pieces(schedule, bytes);
   int64_t longest = rs_ceil_div(rs_ceil_div(bytes, step), rs_max(n, 1)) * step; /* the first piece, but for blocks */
-  return n <= 1 ? round_up(bytes, step) : rs_min(longest + longer(pace), round_up(bytes, step));
+  return n <= 1 ? round_up(bytes, step) : rs_min(longest + longer(schedule), round_up(bytes, step));
 }
 
 /* Things that a rank stages: messages, or streams of them. */
-static int64_t count_staged(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return pace->passes ? plan->hops->sends.n + plan->hops->receives.n : 2 * plan->peers.n;
+static int64_t count_staged(const struct reshard_plan_s *plan, const rs_schedule *schedule) {
+  return schedule->passes ? plan->hops->sends.n + plan->hops->receives.n : 2 * plan->peers.n;
 }
 
 /* The i-th of all messages: to and from a peer by turns; of all streams: those sent first. 0: it takes no staging. */
-static int64_t staged_message(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place, int64_t i) {
+static int64_t staged_message(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place,
+                              int64_t i) {
   const rs_hops *h = plan->hops;
   if (in_place != NULL && in_place[i])
     return 0;
-  if (pace->passes) {
+  if (schedule->passes) {
     const rs_stream_end *end = i < h->sends.n ? &h->sends.at[i] : &h->receives.at[i - h->sends.n];
-    return end->like >= 0 && pace->halves > 1 ? 0 : h->streams.at[end->stream].bytes;
+    return end->like >= 0 && schedule->halves > 1 ? 0 : h->streams.at[end->stream].bytes;
   }
   const rs_peer *p = &plan->peers.at[i / 2];
   return i % 2 == 0 ? p->sent : p->received;
 }
 
-rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
+rs_staging_size rs_plan_staging(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place) {
   rs_staging_size s = {.whole = true};
-  int64_t places = 0, step = step_of(pace), last = 0, place = 0;
-  for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
-    int64_t bytes = staged_message(plan, pace, in_place, i), whole = round_up(bytes, step);
+  int64_t places = 0, step = step_of(schedule), last = 0, place = 0;
+  for (int64_t i = 0, n = count_staged(plan, schedule); i < n; i++) {
+    int64_t bytes = staged_message(plan, schedule, in_place, i), whole = round_up(bytes, step);
     if (bytes != last)
-      place = pace->rounds <= 1 ? whole : rs_place_bytes(pace, false, bytes);
+      place = schedule->rounds <= 1 ? whole : rs_place_bytes(schedule, false, bytes);
     last = bytes;
     s.staged += bytes;
     s.half += whole;
     places += place;
   }
   s.bytes = s.half;
-  bool shorter = places < s.bytes - (pace->halves - 1) * places;
-  if (pace->passes ? pace->rounds > 1 : shorter) /* a message of several streams has one place in all rounds */
-    s = (rs_staging_size){.half = places, .bytes = pace->halves * places, .staged = s.staged};
+  bool shorter = places < s.bytes - (schedule->halves - 1) * places;
+  if (schedule->passes ? schedule->rounds > 1 : shorter) /* a message of several streams has one place in all rounds */
+    s = (rs_staging_size){.half = places, .bytes = schedule->halves * places, .staged = s.staged};
   return s;
 }
 
 /* Upper bound, which falls as rounds rise, of the places of one half. */
-static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+static int64_t bound_places(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place,
                             int64_t rounds) {
-  int64_t sum = 0, fine = fine_of(pace), step = step_of(pace), last = 0, place = 0; /* many are equal */
-  for (int64_t i = 0, n = count_staged(plan, pace); i < n; i++) {
-    int64_t bytes = staged_message(plan, pace, in_place, i);
+  int64_t sum = 0, fine = fine_of(schedule), step = step_of(schedule), last = 0, place = 0; /* many are equal */
+  for (int64_t i = 0, n = count_staged(plan, schedule); i < n; i++) {
+    int64_t bytes = staged_message(plan, schedule, in_place, i);
     if (bytes != last) {
       int64_t piece = rs_max(rs_ceil_div(bytes, rounds), rs_min(bytes, 2 * fine));
-      place = round_up(rs_min(piece + longer(pace), bytes), step);
+      place = round_up(rs_min(piece + longer(schedule), bytes), step);
     }
     last = bytes;
     sum += place;
@@ -185,30 +187,31 @@ static int64_t bound_places(const struct reshard_plan_s *plan, const rs_pace *pa
   return sum;
 }
 
-int64_t rs_plan_needed_limit(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
-  if (pace->block == 0)
-    return pace->limit;
-  rs_pace one = *pace;
+int64_t rs_plan_needed_limit(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place) {
+  if (schedule->block == 0)
+    return schedule->limit;
+  rs_schedule one = *schedule;
   one.rounds = 1;
-  int64_t least = bound_places(plan, pace, in_place, INT64_MAX / 2),
+  int64_t least = bound_places(plan, schedule, in_place, INT64_MAX / 2),
           bytes = rs_plan_staging(plan, &one, in_place).bytes;
-  return rs_max(pace->limit, rs_min(least * pace->halves, bytes));
+  return rs_max(schedule->limit, rs_min(least * schedule->halves, bytes));
 }
 
 /* Rounds in which staging fits, for so many bytes of staging in one round. */
-static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place,
                               int64_t bytes) {
-  int64_t limit = rs_plan_needed_limit(plan, pace, in_place);
+  int64_t limit = rs_plan_needed_limit(plan, schedule, in_place);
   if (bytes <= limit)
     return 1;
-  int64_t half = limit / pace->halves, below = rs_ceil_div(bytes, half) - 1, rounds = below + 1; /* too few; may do */
-  for (int64_t more = 1; bound_places(plan, pace, in_place, rounds) > half; more *= 2) {
+  int64_t half = limit / schedule->halves, below = rs_ceil_div(bytes, half) - 1,
+          rounds = below + 1; /* too few; may do */
+  for (int64_t more = 1; bound_places(plan, schedule, in_place, rounds) > half; more *= 2) {
     below = rounds;
     rounds += more;
   }
   while (rounds - below > 1) {
     int64_t middle = below + (rounds - below) / 2;
-    if (bound_places(plan, pace, in_place, middle) > half)
+    if (bound_places(plan, schedule, in_place, middle) > half)
       below = middle;
     else
       rounds = middle;
@@ -217,68 +220,68 @@ static int64_t fitting_rounds(const struct reshard_plan_s *plan, const rs_pace *
 }
 
 /* Rounds that bytes which are passed on take at least, else the second hop waits for all of the first. */
-static int64_t pipelined_rounds(const struct reshard_plan_s *plan, const rs_pace *pace) {
-  return rs_min(plan->topology->pipelined, plan->hops->longest / fine_of(pace));
+static int64_t pipelined_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule) {
+  return rs_min(plan->topology->pipelined, plan->hops->longest / fine_of(schedule));
 }
 
 /* rs_plan_least_rounds, for so many bytes of staging in one round. */
-static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
+static int64_t least_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place,
                             int64_t bytes) {
-  if (count_staged(plan, pace) == 0)
+  if (count_staged(plan, schedule) == 0)
     return 0;
-  int64_t rounds = fitting_rounds(plan, pace, in_place, bytes);
-  return pace->passes ? rs_max(rounds, pipelined_rounds(plan, pace)) : rounds;
+  int64_t rounds = fitting_rounds(plan, schedule, in_place, bytes);
+  return schedule->passes ? rs_max(rounds, pipelined_rounds(plan, schedule)) : rounds;
 }
 
-int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place) {
-  rs_pace one = *pace;
+int64_t rs_plan_least_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule, const bool *in_place) {
+  rs_schedule one = *schedule;
   one.rounds = 1;
-  return least_rounds(plan, pace, in_place, rs_plan_staging(plan, &one, in_place).bytes);
+  return least_rounds(plan, schedule, in_place, rs_plan_staging(plan, &one, in_place).bytes);
 }
 
-int64_t rs_rounds_bound(const rs_pace *pace, int64_t staged) {
-  return staged <= pace->limit ? 1 : rs_ceil_div(staged, pace->limit / pace->halves);
+int64_t rs_rounds_bound(const rs_schedule *schedule, int64_t staged) {
+  return staged <= schedule->limit ? 1 : rs_ceil_div(staged, schedule->limit / schedule->halves);
 }
 
-void rs_pace_fit(rs_pace *pace, int64_t bytes, int64_t streams) {
-  pace->share = rs_min(pace->share, bytes / 4 / rs_max(1, streams));
+void rs_schedule_fit(rs_schedule *schedule, int64_t bytes, int64_t streams) {
+  schedule->share = rs_min(schedule->share, bytes / 4 / rs_max(1, streams));
 }
 
 /* A message of m bytes has the least of K and m / F pieces, F at most FINE: the former are at most m / K, the latter
  * less than 2 F. Made of streams, the former take half of the bytes at most, the latter as much. */
-int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_pace *pace, int64_t bytes) {
+int64_t rs_plan_mailbox_rounds(const struct reshard_plan_s *plan, const rs_schedule *schedule, int64_t bytes) {
   const rs_peer *peers = plan->peers.at;
   int64_t longest = 0, n = plan->peers.n;
-  if (pace != NULL)
-    n = rs_plan_told(plan, &peers);
+  if (schedule != NULL)
+    n = rs_plan_partners(plan, &peers);
   for (int64_t i = 0; i < n; i++)
     longest = rs_max(longest, rs_max(peers[i].sent, peers[i].received));
-  return pace == NULL ? rs_ceil_div(longest, rs_min(bytes - STEP - round_up(plan->block, STEP), FINE))
-                      : rs_max(rs_ceil_div(longest, bytes / 2), pipelined_rounds(plan, pace));
+  return schedule == NULL ? rs_ceil_div(longest, rs_min(bytes - STEP - round_up(plan->block, STEP), FINE))
+                          : rs_max(rs_ceil_div(longest, bytes / 2), pipelined_rounds(plan, schedule));
 }
 
-bool rs_pace_fits_mailbox(const rs_pace *pace, int64_t bytes) {
-  return pace->block == 0 || 2 * (fine_of(pace) + STEP) + longer(pace) <= bytes;
+bool rs_schedule_fits_mailbox(const rs_schedule *schedule, int64_t bytes) {
+  return schedule->block == 0 || 2 * (fine_of(schedule) + STEP) + longer(schedule) <= bytes;
 }
 
 /* Messages of a direction, where they are made of streams. busy: room for a flag of each round. The pieces of a stream
  * travel in rounds of their own. */
-static int64_t count_messages(const struct reshard_plan_s *plan, const rs_pace *pace, const rs_stream_end *ends,
+static int64_t count_messages(const struct reshard_plan_s *plan, const rs_schedule *schedule, const rs_stream_end *ends,
                               int64_t n, bool *busy) {
   int64_t count = 0, last = 0;
   for (int64_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && ends[end].peer == ends[i].peer;)
       end++;
     if (end - i > 1)
-      memset(busy, 0, (size_t)(pace->rounds + rs_plan_later_rounds(plan, pace)) * sizeof *busy);
+      memset(busy, 0, (size_t)(schedule->rounds + rs_plan_later_rounds(plan, schedule)) * sizeof *busy);
     for (int64_t e = i; e < end; e++) {
       int64_t bytes = plan->hops->streams.at[ends[e].stream].bytes;
       if (e > i && bytes == last && ends[e].hop == ends[e - 1].hop) /* in the same rounds */
         continue;
-      int64_t pieces = rs_pace_pieces(pace, bytes);
+      int64_t pieces = rs_schedule_pieces(schedule, bytes);
       last = bytes;
       for (int64_t k = 0; k < pieces && end - i > 1; k++) {
-        bool *round = &busy[rs_piece_round(pace, pieces, k) + ends[e].hop * pace->halves];
+        bool *round = &busy[rs_piece_round(schedule, pieces, k) + ends[e].hop * schedule->halves];
         count += !*round;
         *round = true;
       }
@@ -288,21 +291,21 @@ static int64_t count_messages(const struct reshard_plan_s *plan, const rs_pace *
   return count;
 }
 
-static reshard_status describe_messages(const struct reshard_plan_s *plan, const rs_pace *pace, const bool *in_place,
-                                        reshard_plan_info *info) {
+static reshard_status describe_messages(const struct reshard_plan_s *plan, const rs_schedule *schedule,
+                                        const bool *in_place, reshard_plan_info *info) {
   info->messages_sent = info->messages_received = info->packs_skipped = info->unpacks_skipped = 0;
-  if (pace->passes) {
+  if (schedule->passes) {
     bool *busy;
     const rs_hops *h = plan->hops;
-    RS_TRY(rs_alloc(&busy, pace->rounds + rs_plan_later_rounds(plan, pace), sizeof *busy));
-    info->messages_sent = count_messages(plan, pace, h->sends.at, h->sends.n, busy);
-    info->messages_received = count_messages(plan, pace, h->receives.at, h->receives.n, busy);
+    RS_TRY(rs_alloc(&busy, schedule->rounds + rs_plan_later_rounds(plan, schedule), sizeof *busy));
+    info->messages_sent = count_messages(plan, schedule, h->sends.at, h->sends.n, busy);
+    info->messages_received = count_messages(plan, schedule, h->receives.at, h->receives.n, busy);
     free(busy);
     return RESHARD_SUCCESS;
   }
   for (int64_t i = 0; i < plan->peers.n; i++) {
-    info->messages_sent += rs_pace_pieces(pace, plan->peers.at[i].sent);
-    info->messages_received += rs_pace_pieces(pace, plan->peers.at[i].received);
+    info->messages_sent += rs_schedule_pieces(schedule, plan->peers.at[i].sent);
+    info->messages_received += rs_schedule_pieces(schedule, plan->peers.at[i].received);
     info->packs_skipped += in_place[2 * i];
     info->unpacks_skipped += in_place[2 * i + 1];
   }
@@ -314,28 +317,29 @@ static reshard_status describe_messages(const struct reshard_plan_s *plan, const
 static reshard_status describe_rounds(const struct reshard_plan_s *plan, int64_t rounds, int64_t streams,
                                       reshard_plan_info *info) {
   bool *in_place = NULL; /* no stream is */
-  rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, 1, streams);
-  if (!pace.passes) {
+  rs_schedule schedule = rs_plan_schedule(plan, plan->on_cpu, 0, 1, streams);
+  if (!schedule.passes) {
     RS_TRY(rs_alloc(&in_place, 2 * plan->peers.n, sizeof *in_place));
     find_in_place(plan, in_place);
   }
-  rs_staging_size staging = rs_plan_staging(plan, &pace, in_place);
-  int64_t least = least_rounds(plan, &pace, in_place, staging.bytes);
-  pace.rounds = rounds >= 0 ? rounds : least;
-  if (pace.rounds > 1)
-    staging = rs_plan_staging(plan, &pace, in_place);
-  info->rounds = pace.rounds;
-  info->later_rounds = rs_plan_later_rounds(plan, &pace);
+  rs_staging_size staging = rs_plan_staging(plan, &schedule, in_place);
+  int64_t least = least_rounds(plan, &schedule, in_place, staging.bytes);
+  schedule.rounds = rounds >= 0 ? rounds : least;
+  if (schedule.rounds > 1)
+    staging = rs_plan_staging(plan, &schedule, in_place);
+  info->rounds = schedule.rounds;
+  info->later_rounds = rs_plan_later_rounds(plan, &schedule);
   info->streams = rs_plan_streams(plan, plan->on_cpu);
-  pace.limit = rs_plan_needed_limit(plan, &pace, in_place);
-  info->workspace_limit = pace.limit == INT64_MAX ? RESHARD_NO_LIMIT : pace.limit;
+  schedule.limit = rs_plan_needed_limit(plan, &schedule, in_place);
+  info->workspace_limit = schedule.limit == INT64_MAX ? RESHARD_NO_LIMIT : schedule.limit;
   info->workspace_bytes = staging.bytes;
   info->staged_bytes = staging.staged;
-  info->least_rounds = least > 0 ? rs_rounds_bound(&pace, staging.staged) : 0;
-  reshard_status status = pace.rounds >= least ? describe_messages(plan, &pace, in_place, info)
-                                               : rs_error(RESHARD_ERROR_INVALID,
-                                                          "reshard_plan_get_info_at: %lld rounds, this rank needs %lld",
-                                                          (long long)rounds, (long long)least);
+  info->least_rounds = least > 0 ? rs_rounds_bound(&schedule, staging.staged) : 0;
+  reshard_status status =
+      schedule.rounds >= least
+          ? describe_messages(plan, &schedule, in_place, info)
+          : rs_error(RESHARD_ERROR_INVALID, "reshard_plan_get_info_at: %lld rounds, this rank needs %lld",
+                     (long long)rounds, (long long)least);
   free(in_place);
   return status;
 }
@@ -376,11 +380,11 @@ reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes) {
   RS_TRY(RS_GIVEN("reshard_plan_workspace", plan, bytes));
   int64_t streams = rs_plan_streams(plan, plan->on_cpu), most = 0;
   for (int64_t rounds = 0; rounds <= (streams > 0 ? 2 : 0); rounds++) {
-    rs_pace pace = rs_plan_pace(plan, plan->on_cpu, 0, rs_max(1, rounds), rounds > 0 ? streams : 0);
-    int64_t limit = rounds == 0 || !plan->on_cpu ? rs_plan_needed_limit(plan, &pace, NULL)
+    rs_schedule schedule = rs_plan_schedule(plan, plan->on_cpu, 0, rs_max(1, rounds), rounds > 0 ? streams : 0);
+    int64_t limit = rounds == 0 || !plan->on_cpu ? rs_plan_needed_limit(plan, &schedule, NULL)
                     : plan->limit > 0            ? plan->limit
                                                  : INT64_MAX;
-    most = rs_max(most, rs_min(rs_plan_staging(plan, &pace, NULL).bytes, limit));
+    most = rs_max(most, rs_min(rs_plan_staging(plan, &schedule, NULL).bytes, limit));
   }
   *bytes = (size_t)most;
   return RESHARD_SUCCESS;

@@ -69,7 +69,7 @@ static reshard_status gather_whole(whole_move *p, reshard_sharded_tensor tensor,
   p->what = "output";
   p->sharder = tensor->sharder;
   reshard_status mine;
-  RS_TRY(rs_once_begin(p->call, p->sharder->comm, p->sharder->path, stream, &mine));
+  RS_TRY(rs_request_begin(p->call, p->sharder->comm, p->sharder->path, stream, &mine));
   RS_CALL_AS(p->sharder->comm, p->call, 0);
   RS_THEN(mine, prepare_gather(p, tensor, out));
   reshard_status status = rs_sharder_execute_with(p->sharder, p->plan, &p->entry, mine, &p->rank, stream, NULL);
@@ -120,7 +120,7 @@ reshard_status reshard_sharded_tensor_scatter(reshard_sharder sharder, reshard_t
   if (sharder == NULL)
     return rs_error_null(p.call, "sharder");
   reshard_status mine;
-  RS_TRY(rs_once_begin(p.call, sharder->comm, sharder->path, stream, &mine));
+  RS_TRY(rs_request_begin(p.call, sharder->comm, sharder->path, stream, &mine));
   RS_CALL(sharder->comm, 0);
   reshard_sharded_tensor made = NULL;
   RS_THEN(mine, tensor == NULL ? rs_error_null(p.call, "tensor")

@@ -118,7 +118,7 @@ static reshard_status move_chunk(shard_move *x, bool same_dim, const reshard_loc
     return rs_error_null(x->call, "sharder");
   bool grad = false;
   reshard_status mine;
-  RS_TRY(rs_once_begin(x->call, x->sharder->comm, x->sharder->path, x->stream, &mine));
+  RS_TRY(rs_request_begin(x->call, x->sharder->comm, x->sharder->path, x->stream, &mine));
   RS_THEN(mine, prepare_move(x, same_dim, cuts, local, result));
   reshard_status status = agree_on_grad(x->sharder->comm, local, &grad);
   if (status == RESHARD_SUCCESS)

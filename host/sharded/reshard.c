@@ -131,7 +131,7 @@ static reshard_status reshard_tensors(resharding *r, reshard_sharded_tensor *res
   if (r->n == 0)
     return RESHARD_SUCCESS;
   reshard_status status;
-  RS_TRY(rs_once_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, &status));
+  RS_TRY(rs_request_begin(r->call, r->sharder->comm, r->sharder->path, r->stream, &status));
   RS_CALL_AS(r->sharder->comm, r->call, 0);
   reshard_sharded_tensor *made = NULL;
   RS_THEN(status, r->in_place ? prepare_reshard(r) : make_results(r, results, &made));

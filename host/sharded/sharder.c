@@ -204,7 +204,7 @@ void reshard_sharder_destroy(reshard_sharder sharder) {
   free(sharder->plans.at);
   free(sharder->own.at);
   reshard_device_release(sharder->device);
-  rs_once_memory_free(&sharder->memory, sharder->comm);
+  rs_request_memory_free(&sharder->memory, sharder->comm);
   free((void *)sharder->group.ranks);
   free_options(sharder);
   rs_comm_let_go(sharder->comm);
@@ -417,17 +417,17 @@ reshard_status rs_sharder_execute_with(reshard_sharder s, rs_cached_plan *p, con
                                        reshard_status mine, const rs_argument *argument, void *stream,
                                        int64_t *workspace_bytes) {
   reshard_arrays arrays = {.size = RESHARD_ARRAYS_INIT};
-  rs_once_call call = {.request = {.path = s->path, .argument = argument, .cached = !s->looked_up && s->plans.n > 0},
-                       .arrays = &arrays,
-                       .stream = stream};
+  rs_request request = {.terms = {.path = s->path, .argument = argument, .cached = !s->looked_up && s->plans.n > 0},
+                        .arrays = &arrays,
+                        .stream = stream};
   RS_THEN(mine, list_arrays(s, p, entries, stream, &arrays));
   if (p != NULL) {
-    call.request.plan = call.plan = p->plan;
-    call.request.cached = p->cached.transfer != NULL;
-    call.cached = s->limit > 0 ? &p->cached : NULL;
+    request.terms.plan = request.plan = p->plan;
+    request.terms.cached = p->cached.transfer != NULL;
+    request.cached = s->limit > 0 ? &p->cached : NULL;
   }
   size_t staging = 0;
-  reshard_status status = rs_execute_once(s->comm, &call, mine, &s->memory, &staging);
+  reshard_status status = rs_request_execute(s->comm, &request, mine, &s->memory, &staging);
   if (status == RESHARD_SUCCESS && workspace_bytes != NULL)
     *workspace_bytes = (int64_t)staging;
   if (status == RESHARD_SUCCESS)

@@ -89,7 +89,7 @@ struct reshard_sharder_s {
   bool looked_up;                /* the plan of the call under way, in the cache */
   void *attached;                /* of a room above; freed with the sharder; NULL: nothing */
   void (*attached_free)(void *attached);
-  rs_once_memory memory;
+  rs_request_memory memory;
   reshard_device device; /* whose pool new arrays come from; retained */
   reshard_sharder_stats stats;
 };
@@ -109,7 +109,7 @@ reshard_status rs_sharder_describe(reshard_sharder sharder, const reshard_proper
 /* Metadata of the i-th destination, one reference. Local. */
 reshard_status rs_sharder_metadata(reshard_sharder sharder, rs_cached_plan *plan, int64_t i,
                                    const reshard_properties *properties, reshard_metadata *metadata);
-/* Collective: moves the data of all entries, on all ranks or on none. mine: as in rs_execute_once; plan may be NULL
+/* Collective: moves the data of all entries, on all ranks or on none. mine: as in rs_request_execute; plan may be NULL
  * where it is not success, and is not to be used after the call. *workspace_bytes (may be NULL): staging that was
  * used. */
 reshard_status rs_sharder_execute(reshard_sharder sharder, rs_cached_plan *plan, const rs_sharder_entry *entries,

@@ -327,7 +327,7 @@ static reshard_status check_threads(load_call *c) {
   if (c->base.status == RESHARD_SUCCESS)
     c->base.status = prepare_reads(c);
   c->base.text = reshard_last_error();
-  return rs_comm_together(c->base.comm, check_calls, c);
+  return rs_comm_combine(c->base.comm, check_calls, c);
 }
 
 /* The same among processes. They know from opening that a rank lacks some names; then all send their lists. */
@@ -356,7 +356,7 @@ static reshard_status load_tensors(load_call *c) {
   reshard_status status = rs_one_process(comm) ? check_threads(c) : check_processes(c);
   double opened = rs_seconds();
   c->report.open_seconds += opened - start;
-  RS_THEN(status, rs_comm_together(comm, read_together, c));
+  RS_THEN(status, rs_comm_combine(comm, read_together, c));
   RS_THEN(status, rs_agree(comm, read_local(c)));
   c->report.read_seconds = rs_seconds() - opened;
   return status;
@@ -384,7 +384,7 @@ reshard_status reshard_state_load(reshard_sharder sharder, reshard_tree state, c
   double start = rs_seconds();
   c.base.status = prepare_load(sharder, state, directory, options, &c);
   c.base.text = reshard_last_error();
-  reshard_status status = rs_one_process(comm) ? rs_comm_together(comm, open_threads, &c) : open_processes(&c);
+  reshard_status status = rs_one_process(comm) ? rs_comm_combine(comm, open_threads, &c) : open_processes(&c);
   c.report.open_seconds = rs_seconds() - start;
   RS_THEN(status, load_tensors(&c));
   if (status == RESHARD_SUCCESS) {

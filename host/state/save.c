@@ -83,11 +83,11 @@ static reshard_status begin_writer(int64_t n, void **all) {
 
 static reshard_status begin_threads(rs_save_call *c) {
   reshard_comm comm = c->base.comm;
-  RS_TRY(rs_comm_together(comm, begin_writer, c));
+  RS_TRY(rs_comm_combine(comm, begin_writer, c));
   if (c->shared->exchanged.n == 0)
     return RESHARD_SUCCESS;
   RS_TRY(exchange_tensors(c, &c->shared->exchanged));
-  return rs_comm_together(comm, begin_writer, c);
+  return rs_comm_combine(comm, begin_writer, c);
 }
 
 /* --- The same among processes ------------------------------------------------------------------------------------ */
@@ -274,7 +274,7 @@ static reshard_status run_save(rs_save_call *c, reshard_state_save_report *repor
   bool apart = !rs_one_process(c->base.comm);
   RS_TRY(apart ? begin_processes(c) : begin_threads(c));
   c->base.status = write_local(c);
-  RS_TRY(apart ? end_processes(c) : rs_comm_together(c->base.comm, end_threads, c));
+  RS_TRY(apart ? end_processes(c) : rs_comm_combine(c->base.comm, end_threads, c));
   if (report != NULL)
     *report = c->shared->report;
   return RESHARD_SUCCESS;

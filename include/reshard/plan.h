@@ -181,7 +181,7 @@ typedef struct reshard_plan_info {
   int64_t bytes;                /* of all regions, counted once */
   int64_t sent_bytes;           /* by this rank to others */
   int64_t received_bytes;       /* by this rank from others */
-  int64_t kept_bytes;           /* copied within the rank */
+  int64_t self_copy_bytes;      /* copied within the rank */
   int64_t peers;                /* ranks with which bytes are exchanged */
   int64_t messages_sent;        /* messages, after cutting in `rounds` */
   int64_t messages_received;
@@ -246,7 +246,7 @@ RESHARD_API reshard_status reshard_plan_get_info_at(reshard_plan plan, int64_t r
 
 /* Bytes of workspace that suffice on this rank to make a transfer on the packed path, for arrays of any strides. Never
  * more than the limit, where there is one. A rebind to arrays of which less goes in place keeps the rounds and may take
- * more: sent_bytes + received_bytes + 2 * kept_bytes + 512 * peers of the info always suffice, or this where it is
+ * more: sent_bytes + received_bytes + 2 * self_copy_bytes + 512 * peers of the info always suffice, or this where it is
  * more. Where bytes are passed on, so does the larger of that and the same of a plan with RESHARD_NO_CHAINS, whose
  * messages a collective takes. The direct path needs none. */
 RESHARD_API reshard_status reshard_plan_workspace(reshard_plan plan, size_t *bytes);

@@ -70,7 +70,7 @@ module reshard
 
   type, bind(C) :: reshard_plan_info
     integer(c_int64_t) :: rank, world, entries
-    integer(c_int64_t) :: bytes, sent_bytes, received_bytes, kept_bytes
+    integer(c_int64_t) :: bytes, sent_bytes, received_bytes, self_copy_bytes
     integer(c_int64_t) :: peers, messages_sent, messages_received, rounds, workspace_bytes
     integer(c_int64_t) :: packs_skipped, unpacks_skipped, stages, segments, memory_bytes, classes
     integer(c_int64_t) :: lower_bound_bytes, plan_ns, exclusive_bytes, workspace_limit, staged_bytes, least_rounds

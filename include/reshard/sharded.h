@@ -8,9 +8,9 @@
  *
  * None of its calls that have a stream can be captured into a graph: RESHARD_ERROR_INVALID where the stream is being
  * captured. Only reshard_execute and reshard_execute_all are for that. Ranks that are threads of one process all have
- * the error, and so have processes with GPUs that are told to read each other's storage. Another rank that is a process
- * returns before it meets the others. Nothing is lost where all ranks capture. A rank that alone does so alone has the
- * error: the others wait for it until their deadline, for ever without one, as for a rank that does not come.
+ * the error, and so have processes with GPUs that read each other's storage on an explicit path. Another rank that is a
+ * process returns before it meets the others. Nothing is lost where all ranks capture. A rank that alone does so alone
+ * has the error: the others wait for it until their deadline, for ever without one, as for a rank that does not come.
  *
  * A NULL sharded tensor has 0 local arrays, and NULL metadata and layout. Calls that return a status refuse NULL
  * handles (RESHARD_ERROR_INVALID).
@@ -47,7 +47,7 @@ typedef struct reshard_sharded_tensor_s *reshard_sharded_tensor;
  * plan is cached, an error that a rank finds before it knows the plan also ends the library's own communicator. A
  * stream that is being captured does not end it. Different calls of ranks of a node do.
  *
- * Processes with GPUs that are told RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
+ * Processes with GPUs and RESHARD_PATH_DIRECT, or RESHARD_PATH_MIXED over NCCL, read each other's storage
  * (reshard_comm_create_node, reshard_comm_from_nccl). Their hosts meet once in each call, over NCCL by an all-gather of
  * their GPUs, which they wait for. If a rank's arrays or staging have moved all bind the transfer anew, and wait for
  * its last execute; on the mixed path they make another one. If a rank has freed storage that others have open, they

@@ -76,7 +76,7 @@ typedef struct reshard_transfer_options {
  * - On a GPU an array is in memory of that GPU, or of the host and pinned. Other memory is RESHARD_ERROR_INVALID on
  *   all ranks, which names entry, buffer, address and GPUs.
  * - RESHARD_PATH_DIRECT and RESHARD_PATH_MIXED read other ranks' sources: docs/communicators.md. AUTO packs if one
- *   rank has a source out of reach; a path that was told is RESHARD_ERROR_UNSUPPORTED on all then.
+ *   rank has a source out of reach; an explicit path is RESHARD_ERROR_UNSUPPORTED on all then.
  * - Storage that a transfer reads is freed after the transfer is bound elsewhere or destroyed on all ranks. */
 RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_comm comm, const reshard_arrays *arrays,
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
@@ -119,7 +119,7 @@ RESHARD_API reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_
  * launched after it, or after a rebind. After an error the call is also what waits for work that streams still have:
  * the arrays are then the caller's.
  *
- * Local, but for transfers of processes with GPUs that were told the direct or mixed path, where any rank's sources
+ * Local, but for transfers of processes with GPUs on an explicit direct or mixed path, where any rank's sources
  * are of cudaMalloc. The call is collective over the ranks of the node then, as MPI_Win_free, and waits until all
  * have closed what they had open, but not beyond the deadline. */
 RESHARD_API void reshard_transfer_destroy(reshard_transfer transfer);

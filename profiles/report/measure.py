@@ -152,7 +152,7 @@ def plan_case(program, row, ranks, directory):
         return {}
     sent = [[0] * ranks for _ in range(ranks)]
     for one in plan["per_rank"]:
-        sent[one["rank"]][one["rank"]] = one["kept_bytes"]
+        sent[one["rank"]][one["rank"]] = one["self_copy_bytes"]
         for peer in one["peers"]:
             sent[one["rank"]][peer["rank"]] = peer["sent_bytes"]
     return {"sent": sent, "bytes": plan["bytes"], "wire_bytes": plan["wire_bytes"],

@@ -21,7 +21,7 @@ def main() -> int:
     moved = reshard.redistribute([whole[2 * r:2 * r + 2] for r in range(4)], rows, tiles, comm)
     plan = reshard.Plan(rows, tiles, "f64", 1)
     print(repr(rows), "->", repr(tiles))
-    print(f"rank {plan.rank} sends {plan.info.sent_bytes} bytes, keeps {plan.info.kept_bytes}, to {plan.info.peers} ranks")
+    print(f"rank {plan.rank} sends {plan.info.sent_bytes} bytes, keeps {plan.info.self_copy_bytes}, to {plan.info.peers} ranks")
     drawing = plan._repr_svg_()
     if drawing is None:
         print(plan)  # without the program

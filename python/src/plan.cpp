@@ -196,7 +196,7 @@ void bind_plan(nb::module_ &m) {
   nb::class_<reshard_plan_info> info(m, "PlanInfo",
                                      "Figures of a plan; bytes are bytes. include/reshard/plan.h says what each is.");
 #define OF(name) info.def_ro(#name, &reshard_plan_info::name)
-  OF(rank), OF(world), OF(entries), OF(bytes), OF(sent_bytes), OF(received_bytes), OF(kept_bytes), OF(peers);
+  OF(rank), OF(world), OF(entries), OF(bytes), OF(sent_bytes), OF(received_bytes), OF(self_copy_bytes), OF(peers);
   OF(messages_sent), OF(messages_received), OF(rounds), OF(workspace_bytes), OF(packs_skipped), OF(unpacks_skipped);
   OF(stages), OF(segments), OF(memory_bytes), OF(classes), OF(lower_bound_bytes), OF(plan_ns), OF(exclusive_bytes);
   OF(workspace_limit), OF(staged_bytes), OF(least_rounds);

@@ -188,7 +188,7 @@ static void open_world(world *w, int way) {
   reshard_local_options options = {RESHARD_LOCAL_OPTIONS_INIT, 1, RESHARD_ISA_AUTO, PATIENCE, NULL, 0};
   assert_int_equal(reshard_comm_create_local(RANKS, &options, w->comms), RESHARD_SUCCESS);
   w->ops = *w->comms[0]->ops;
-  w->ops.reach = false;
+  w->ops.addressable = false;
   for (int64_t r = 0; r < RANKS; r++) {
     if (way != REACH)
       w->comms[r]->ops = &w->ops;

@@ -42,9 +42,9 @@ static reshard_status alone(reshard_comm comm, reshard_status (*run)(int64_t n, 
 /* Ranks that do not reach each other's memory. */
 static void set_apart(world *w) {
   w->ops = *w->p.comms[0]->ops;
-  w->ops.reach = false;
+  w->ops.addressable = false;
   w->alone = *w->ops.threads;
-  w->alone.together = alone;
+  w->alone.combine = alone;
   w->ops.threads = &w->alone;
   for (int64_t r = 0; r < RANKS; r++) {
     w->p.comms[r]->ops = &w->ops;

@@ -160,7 +160,7 @@ for a, b in zip(j["rows"], c):
     assert set(a) <= set(b) and all(a[k] is None or k in ("shape", "dtype", "dst_dtype", "path")
                                       or abs(float(b[k]) - a[k]) <= 1e-4 * abs(a[k]) for k in a)
     assert a["min_us"] <= a["p50_us"] <= a["p95_us"] <= a["p99_us"] <= a["max_us"] and a["p50_us"] == a["time_us"]
-    assert min(a[k] for k in ("first_us", "plan_us", "create_us", "bind_us", "exchange_us", "keep_us")) > 0
+    assert min(a[k] for k in ("first_us", "plan_us", "create_us", "bind_us", "exchange_us", "self_copy_us")) > 0
     assert a["wire_bytes"] == a["lower_bound_bytes"] == a["bytes"] * 3 // 4 and a["messages"] == 12 and a["rounds"] == 1
     assert a["busiest_bytes"] == a["busiest_bound_bytes"] == a["bytes"] * 3 // 16 and a["workspace_bytes"] > 0
     assert a["source_bytes"] == a["destination_bytes"] == a["bytes"]

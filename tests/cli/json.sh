@@ -17,7 +17,7 @@ expect 0 plan "${four[@]}" --json -
 check 'j["version"] == 1 and j["ranks"] == 4 and j["tensors"] == 1 and j["bytes"] == 13 * 21 * 2'
 check 'j["wire_bytes"] == j["lower_bound_bytes"] == sum(r["received_bytes"] for r in j["per_rank"])
   == sum(r["sent_bytes"] for r in j["per_rank"])'
-check 'j["wire_bytes"] + sum(r["kept_bytes"] for r in j["per_rank"]) == j["bytes"]'
+check 'j["wire_bytes"] + sum(r["self_copy_bytes"] for r in j["per_rank"]) == j["bytes"]'
 check 'j["busiest_bytes"] == max(max(r["sent_bytes"], r["received_bytes"])
   for r in j["per_rank"]) >= j["busiest_bound_bytes"]'
 check 'j["messages"] == 12 and j["rounds"] == 1 and j["stages"] == 1 and j["path"] == "packed"'
@@ -26,7 +26,7 @@ check 'j["max_received_bytes"] == max(r["received_bytes"] for r in j["per_rank"]
 check 'j["workspace_bytes"] == max(r["workspace_bytes"] for r in j["per_rank"])'
 check 'j["plan_us"] > 0 and all(r["plan_us"] > 0 and "peers" not in r for r in j["per_rank"])'
 check '[r["rank"] for r in j["per_rank"]] == [0, 1, 2, 3]'
-check 'set(j["per_rank"][0]) == {"rank", "sent_bytes", "received_bytes", "kept_bytes", "messages", "rounds",
+check 'set(j["per_rank"][0]) == {"rank", "sent_bytes", "received_bytes", "self_copy_bytes", "messages", "rounds",
   "least_rounds", "staged_bytes", "workspace_bytes", "workspace_limit", "packs_skipped", "unpacks_skipped", "plan_us"}'
 check 'set(j) == {"version", "ranks", "tensors", "bytes", "wire_bytes", "lower_bound_bytes", "busiest_bytes",
   "busiest_bound_bytes", "messages", "rounds", "least_rounds", "stages", "max_sent_bytes", "max_received_bytes",

@@ -31,7 +31,7 @@ if [ -z "${GPUS:-}" ]; then
   expect 0 trace "${case[@]}" --json -
   check "$any"
   check 'sorted(lanes.values()) == ["rank 0", "rank 1", "rank 2", "rank 3"] and len(named("execute")) == 4
-    and len(named("keep")) == 1'
+    and len(named("self_copy")) == 1'
   check '[e["args"]["round"] for e in named("round")] == list(range(len(named("round")))) and len(named("round")) > 2
     and not waits and not starts'
   expect 0 trace "${case[@]}" --path direct --json -
@@ -67,7 +67,7 @@ else
     check 'all(within(s, records) for s in starts.values()) and all(within(f, waits) for f in ends.values())'
     check 'all(starts[i]["ts"] <= ends[i]["ts"] and starts[i]["name"] == ends[i]["name"] for i in starts)'
     check 'len(waits) == len(starts) and {"unpack after move", "move after unpack"} <= {e["name"] for e in waits}'
-    check 'sum(e["args"]["bytes"] for e in named("move")) + sum(e["args"]["bytes"] for e in named("keep"))
+    check 'sum(e["args"]["bytes"] for e in named("move")) + sum(e["args"]["bytes"] for e in named("self_copy"))
       == 96 * 128 * 4'
     check 'any(overlap(u, m) and u["pid"] == m["pid"]
       and u["args"]["round"] < m["args"]["round"] for u in named("unpack") for m in named("move"))'

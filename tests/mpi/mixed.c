@@ -245,7 +245,7 @@ static const struct reshard_transfer_s *held_up; /* in its copies */
 static int mate_returned;                        /* meanwhile: a rank whose source it reads then */
 
 static reshard_status held_up_run(rs_device *device, int64_t n, rs_program *const *programs, void *stream) {
-  if (held_up != NULL && programs[0] == held_up->binding.keep) {
+  if (held_up != NULL && programs[0] == held_up->binding.self_copy) {
     held_up = NULL;
     MPI_Recv(NULL, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     for (int ms = 0; ms < 50 && !mate_returned; ms++) { /* time for it to come, if it does not wait */

@@ -52,16 +52,16 @@ static reshard_status make_transfer(reshard_comm comm, char *src, char *dst, res
 static void check_working(void) {
   enum { WORKING, WAITING = 2, IMPATIENT = 3 };
   static char in[2];
-  const rs_part parts[] = {{.peer = rank == WAITING ? WORKING : LOST, .at = in, .bytes = 1, .turn = -1},
-                           {.peer = WAITING, .at = in + 1, .bytes = 1, .turn = -1}};
+  const rs_part parts[] = {{.peer = rank == WAITING ? WORKING : LOST, .at = in, .bytes = 1, .mailbox_slot = -1},
+                           {.peer = WAITING, .at = in + 1, .bytes = 1, .mailbox_slot = -1}};
   reshard_comm comm = NULL;
   int64_t missing[64] = {-1}, n = 0;
   CHECK(world_connect(rank == IMPATIENT ? IMPATIENT_MS : PATIENT_MS, &comm) == RESHARD_SUCCESS, "communicator");
   world_barrier();
   if (rank == WAITING || rank == IMPATIENT) {
-    const rs_turn turn = {.comm = comm, .nreceives = rank == WAITING ? 1 : 2, .receives = parts};
+    const rs_exchange exchange = {.comm = comm, .nreceives = rank == WAITING ? 1 : 2, .receives = parts};
     CHECK(rs_comm_reserve(comm, 2) == RESHARD_SUCCESS, "reserve");
-    CHECK(comm->ops->exchange(1, &turn, 2) == RESHARD_ERROR_TIMEOUT, "exchange");
+    CHECK(comm->ops->exchange(1, &exchange, 2) == RESHARD_ERROR_TIMEOUT, "exchange");
     CHECK(reshard_comm_missing(comm, missing, &n) == RESHARD_SUCCESS && n == 1 && missing[0] == LOST,
           "%lld missing, the first is %lld", (long long)n, (long long)missing[0]);
   }

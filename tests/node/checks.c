@@ -142,7 +142,7 @@ static reshard_status fail_here(int64_t n, void **all) {
 static void statuses(void) {
   reshard_comm comm = open_comm(60000);
   const void *all;
-  CHECK_ERROR(rs_comm_together(comm, fail_here, NULL), RESHARD_ERROR_OUT_OF_MEMORY, "rank 1: no room for 1");
+  CHECK_ERROR(rs_comm_combine(comm, fail_here, NULL), RESHARD_ERROR_OUT_OF_MEMORY, "rank 1: no room for 1");
   CHECK(rs_comm_allgather(comm, &rank, sizeof rank, &all) == RESHARD_SUCCESS, "it goes on");
   for (int r = 0; r < size; r++)
     CHECK(((const int *)all)[r] == r, "%d", ((const int *)all)[r]);

@@ -349,7 +349,7 @@ def test_what_is_left_at_exit_is_closed_without_a_word() -> None:
 
 def test_plans_tell_their_figures() -> None:
     plan = reshard.Plan(SRC, DST, "f32", 0)
-    assert (plan.info.sent_bytes, plan.info.received_bytes, plan.info.kept_bytes) == (8, 8, 8)
+    assert (plan.info.sent_bytes, plan.info.received_bytes, plan.info.self_copy_bytes) == (8, 8, 8)
     assert plan.info.peers == 1 and '"rank"' in plan.to_json() and repr(plan) == str(plan) and "rank 0 of 2" in str(plan)
     assert [p.rank for p in reshard.Plan.all([reshard.Entry(SRC, DST, "f32")])] == [0, 1]
     assert plan.reverse().info.sent_bytes == 8

@@ -118,7 +118,7 @@ reshard_status rs_team_connect(rs_team *team, bool *direct) {
     for (int64_t b = 0; b < team->nlanes; b++) {
       bool can = true;
       if (a != b)
-        RS_TRY(team->lanes[a]->memory->reach(team->lanes[a], team->lanes[b], &can));
+        RS_TRY(team->lanes[a]->memory->enable_access(team->lanes[a], team->lanes[b], &can));
       *direct = *direct && can;
     }
   for (int64_t a = 0; a < team->nlanes; a++)
@@ -126,7 +126,7 @@ reshard_status rs_team_connect(rs_team *team, bool *direct) {
       rs_device *other = team->handles[h]->device;
       bool can;
       if (other->index != team->lanes[a]->index)
-        RS_TRY(team->lanes[a]->memory->reach(team->lanes[a], other, &can));
+        RS_TRY(team->lanes[a]->memory->enable_access(team->lanes[a], other, &can));
     }
   return RESHARD_SUCCESS;
 }

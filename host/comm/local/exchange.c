@@ -32,22 +32,22 @@ fail:
 }
 
 /* Turns are few and their parts sorted, so a search is as quick as a cursor per sender and needs no memory. */
-static const rs_part *find_send(const rs_turn *turn, int64_t receiver) {
-  int64_t low = 0, high = turn->nsends;
-  RS_LOWER_BOUND(low, high, turn->sends[i].peer < receiver);
-  return low < turn->nsends && turn->sends[low].peer == receiver ? &turn->sends[low] : NULL;
+static const rs_part *find_send(const rs_exchange *exchange, int64_t receiver) {
+  int64_t low = 0, high = exchange->nsends;
+  RS_LOWER_BOUND(low, high, exchange->sends[i].peer < receiver);
+  return low < exchange->nsends && exchange->sends[low].peer == receiver ? &exchange->sends[low] : NULL;
 }
 
 /* Pairs each receive with its send, as links; counts what comes. */
-static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *turns, int64_t *nlinks) {
+static reshard_status pair_messages(rs_team *team, int64_t n, const rs_exchange *exchanges, int64_t *nlinks) {
   int64_t sends = 0, made = 0;
   for (int64_t i = 0; i < n; i++)
-    sends += turns[i].nsends;
+    sends += exchanges[i].nsends;
   for (int64_t i = 0; i < n; i++) {
-    int64_t me = turns[i].comm->rank;
-    for (int64_t r = 0; r < turns[i].nreceives; r++) {
-      const rs_part *want = &turns[i].receives[r];
-      const rs_part *have = find_send(&turns[want->peer], me); /* turns are by rank: all ranks are here */
+    int64_t me = exchanges[i].comm->rank;
+    for (int64_t r = 0; r < exchanges[i].nreceives; r++) {
+      const rs_part *want = &exchanges[i].receives[r];
+      const rs_part *have = find_send(&exchanges[want->peer], me); /* exchanges are by rank: all ranks are here */
       if (have == NULL || have->bytes != want->bytes || made == team->reserved)
         return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                         (long long)me, (long long)want->bytes, (long long)want->peer,
@@ -57,7 +57,7 @@ static reshard_status pair_messages(rs_team *team, int64_t n, const rs_turn *tur
       link->span = (rs_span){have->at, want->at, want->bytes, want->staged};
       link->unpack = want->program;
     }
-    rs_comm_count_turn(&turns[i]);
+    rs_comm_count_exchange(&exchanges[i]);
   }
   if (sends != made)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld messages are sent, %lld are received", (long long)sends,
@@ -88,22 +88,22 @@ static reshard_status exchange_on_cpu(rs_team *team, rs_device *device, int64_t 
 }
 
 /* Fetches the messages to the ranks of one GPU in one batch of copies. Memory of a GPU that this one does not reach is
- * left to the driver, span by span. Links are in the order of the turns' receives. */
-static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, const rs_turn *turns,
+ * left to the driver, span by span. Links are in the order of the exchanges' receives. */
+static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, const rs_exchange *exchanges,
                                      int64_t total_bytes) {
   rs_device *device = team->lanes[lane];
   int64_t link = 0, count = 0;
   void *stream = NULL;
-  for (int64_t i = 0; i < n; link += turns[i++].nreceives) {
-    if (turns[i].comm->process.lane != lane)
+  for (int64_t i = 0; i < n; link += exchanges[i++].nreceives) {
+    if (exchanges[i].comm->process.lane != lane)
       continue;
-    const rs_turn *turn = &turns[i];
-    int64_t begin = rs_parts_begin(turn->receives, turn->nreceives, turn->comm->rank);
-    stream = turn->stream;
-    for (int64_t r = 0; r < turn->nreceives; r++) {
-      const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, begin, r);
-      const rs_span *span = &team->links[link + (p - turn->receives)].span;
-      if (turn->comm->memory.direct || turns[p->peer].comm->process.lane == lane)
+    const rs_exchange *exchange = &exchanges[i];
+    int64_t begin = rs_parts_begin(exchange->receives, exchange->nreceives, exchange->comm->rank);
+    stream = exchange->stream;
+    for (int64_t r = 0; r < exchange->nreceives; r++) {
+      const rs_part *p = rs_parts_at(exchange->receives, exchange->nreceives, begin, r);
+      const rs_span *span = &team->links[link + (p - exchange->receives)].span;
+      if (exchange->comm->memory.direct || exchanges[p->peer].comm->process.lane == lane)
         team->spans[count++] = *span;
       else
         RS_TRY(device->memory->memcpy(device, span->dst, span->src, (size_t)span->bytes, stream));
@@ -112,17 +112,17 @@ static reshard_status fetch_messages(rs_team *team, int64_t lane, int64_t n, con
   return count > 0 ? device->work->copy(device, count, team->spans, total_bytes, stream) : RESHARD_SUCCESS;
 }
 
-static reshard_status exchange_on_streams(rs_team *team, int64_t n, const rs_turn *turns, int64_t total_bytes) {
+static reshard_status exchange_on_streams(rs_team *team, int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
   for (int64_t lane = 0; lane < team->nlanes; lane++)
-    RS_TRY(fetch_messages(team, lane, n, turns, total_bytes));
+    RS_TRY(fetch_messages(team, lane, n, exchanges, total_bytes));
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
-  rs_team *team = rs_team_of(turns[0].comm);
-  rs_device *device = turns[0].comm->device;
+reshard_status rs_local_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
+  rs_team *team = rs_team_of(exchanges[0].comm);
+  rs_device *device = exchanges[0].comm->device;
   int64_t nlinks = 0;
-  RS_TRY(pair_messages(team, n, turns, &nlinks));
+  RS_TRY(pair_messages(team, n, exchanges, &nlinks));
   return device->work->relay != NULL ? exchange_on_cpu(team, device, nlinks, total_bytes)
-                                     : exchange_on_streams(team, n, turns, total_bytes);
+                                     : exchange_on_streams(team, n, exchanges, total_bytes);
 }

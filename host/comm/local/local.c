@@ -22,7 +22,7 @@ static void run_meeting(reshard_comm comm, rs_team *team) {
   pthread_mutex_lock(&team->mutex);
   team->running = false;
   team->result.status = RESHARD_SUCCESS;
-  rs_error_keep(&team->result, result);
+  rs_error_save(&team->result, result);
   team->arrived = 0;
   for (int64_t i = 0; i < team->n; i++)
     team->runs[i] = NULL;
@@ -155,7 +155,7 @@ static __attribute__((noinline)) reshard_status meet_team(reshard_comm comm, rs_
   return status;
 }
 
-static reshard_status local_together(reshard_comm comm, rs_team_run run, void *mine) {
+static reshard_status local_combine(reshard_comm comm, rs_team_run run, void *mine) {
   const rs_team *team = rs_team_of(comm);
   bool alone = team->n == 1 && !team->ended; /* no other rank to meet, or to wait for this one */
   return alone ? run(1, &mine) : meet_team(comm, run, mine);
@@ -200,7 +200,7 @@ static reshard_status local_meet(reshard_comm comm, const rs_meeting *m) {
   rs_team *team = rs_team_of(comm);
   allgather_call g = {comm, m->record, m->bytes};
   *m->all = team->records;
-  return local_together(comm, gather_records, &g);
+  return local_combine(comm, gather_records, &g);
 }
 
 static void abort_team(rs_team *team, int64_t rank) {
@@ -297,12 +297,12 @@ static void local_destroy(reshard_comm comm) {
   rs_team_release(team);
 }
 
-static const rs_thread_ops local_threads = {local_together, local_enter, local_leave};
+static const rs_thread_ops local_threads = {local_combine, local_enter, local_leave};
 static const rs_message_ops local_messages = {.reserve = rs_local_reserve};
 
 const rs_comm_ops rs_local_ops = {
     .name = "local",
-    .reach = true,
+    .addressable = true,
     .one_node = true,
     .threads = &local_threads,
     .messages = &local_messages,

@@ -30,13 +30,13 @@ typedef struct rs_team {
   char *gone;    /* [n]: RS_THERE, RS_LATE, RS_DEAD */
   struct {
     int64_t came;
-    uint64_t held;        /* shrinks that have ended */
-    rs_kept_error result; /* of the last one */
-  } shrink;               /* under the mutex; uses slots and runs after the end */
+    uint64_t held;         /* shrinks that have ended */
+    rs_saved_error result; /* of the last one */
+  } shrink;                /* under the mutex; uses slots and runs after the end */
   int64_t timeout_ms;
   void **slots;
   rs_team_run *runs;
-  rs_kept_error result;    /* of the last meeting */
+  rs_saved_error result;   /* of the last meeting */
   rs_device *device;       /* a CPU of its own, where the caller gave no devices */
   reshard_device *handles; /* [nhandles]: those that the caller gave, kept */
   int64_t nhandles;
@@ -80,7 +80,7 @@ void rs_team_end(rs_team *team, const char *why);
 bool rs_team_sleep(reshard_comm comm, int64_t since);
 
 /* exchange.c */
-reshard_status rs_local_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_local_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes);
 reshard_status rs_local_reserve(reshard_comm comm, int64_t most);
 
 /* split.c */

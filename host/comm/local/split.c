@@ -74,7 +74,7 @@ static reshard_status split_calls(int64_t n, void **all) {
 /* The mutex is held in all of these, but for where the team is made. */
 static reshard_status end_shrink(rs_team *team, reshard_status result) {
   team->shrink.result.status = RESHARD_SUCCESS;
-  rs_error_keep(&team->shrink.result, result);
+  rs_error_save(&team->shrink.result, result);
   team->shrink.came = 0;
   team->shrink.held++;
   pthread_cond_broadcast(&team->changed);
@@ -174,7 +174,7 @@ static reshard_status shrink_calls(reshard_comm comm, split_call *mine) {
 
 reshard_status rs_local_make_part(reshard_comm comm, rs_split_group *group, reshard_comm *part) {
   split_call mine = {comm, group, NULL};
-  RS_TRY(group->nlost > 0 ? shrink_calls(comm, &mine) : rs_comm_together(comm, split_calls, &mine));
+  RS_TRY(group->nlost > 0 ? shrink_calls(comm, &mine) : rs_comm_combine(comm, split_calls, &mine));
   *part = mine.made;
   return RESHARD_SUCCESS;
 }

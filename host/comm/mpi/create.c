@@ -57,7 +57,7 @@ reshard_status rs_mpi_create(rs_mpi_link *link, int64_t size, int64_t rank, int6
 
 /* --- Creation ---------------------------------------------------------------------------------------------------- */
 
-/* One rank's part of a creation, as all ranks show it to each other. */
+/* One rank's part of a creation, as all ranks publish it. */
 typedef struct creation {
   int64_t status, timeout_ms;
   char text[RS_COMM_RECORD - 2 * sizeof(int64_t)]; /* of the error */

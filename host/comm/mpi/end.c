@@ -109,7 +109,7 @@ static void end_without(rs_mpi *c, int64_t rank) {
   char text[96];
   int64_t most = c->base.timeout_ms > 0 ? rs_min(c->base.timeout_ms, NOTE_MS) : NOTE_MS;
   for (int64_t since = rs_now_ns(); !heard_end(c) && !rs_late(since, most);) {
-    rs_mpi_tell_untold(c->link);
+    rs_mpi_send_unsent(c->link);
     rs_mpi_sleep(since);
   }
   snprintf(text, sizeof text, "rank %lld has given up, and has not told why", (long long)rank);
@@ -130,14 +130,14 @@ static void send_note(rs_mpi *c, int note) {
 void rs_mpi_tell(rs_mpi *c, bool out) {
   int number = out ? RS_MPI_NOTE_OUT : RS_MPI_NOTE_END;
   rs_mpi_note *note = c->notes[number];
-  if (!atomic_exchange(&c->told[number], true)) {
+  if (!atomic_exchange(&c->sent[number], true)) {
     pthread_mutex_lock(&c->link->tree);
     memcpy(note, c->why, rs_mpi_note_bytes(c->base.size));
     pthread_mutex_unlock(&c->link->tree);
     note->out = out;
     send_note(c, number);
   }
-  if (c->aborts && !atomic_exchange(&c->told[RS_MPI_NOTE_ABORT], true))
+  if (c->aborts && !atomic_exchange(&c->sent[RS_MPI_NOTE_ABORT], true))
     send_note(c, RS_MPI_NOTE_ABORT);
 }
 
@@ -147,9 +147,9 @@ static void let_tell(rs_mpi_link *link) {
     sched_yield();
 }
 
-void rs_mpi_tell_untold(rs_mpi_link *link) {
-  for (rs_mpi *c = atomic_exchange(&link->untold, NULL), *next; c != NULL; c = next) {
-    next = c->next_untold;
+void rs_mpi_send_unsent(rs_mpi_link *link) {
+  for (rs_mpi *c = atomic_exchange(&link->unsent, NULL), *next; c != NULL; c = next) {
+    next = c->next_unsent;
     c->waits = false; /* it may have more to tell */
     rs_mpi_tell(c, true);
     rs_mpi_release(c);
@@ -166,13 +166,13 @@ static void leave_link(rs_mpi *c, bool from_call) {
   rs_mpi_link *link = c->link;
   for (bool more = true; more;) {
     let_tell(link);
-    rs_mpi_tell_untold(link);
+    rs_mpi_send_unsent(link);
     if (from_call && c->ended)
       rs_mpi_tell(c, true);
     link->inside--;
     let_tell(link);
-    more = link->untold != NULL ||
-           (from_call && ((c->ended && !c->told[RS_MPI_NOTE_OUT]) || (c->aborts && !c->told[RS_MPI_NOTE_ABORT])));
+    more = link->unsent != NULL ||
+           (from_call && ((c->ended && !c->sent[RS_MPI_NOTE_OUT]) || (c->aborts && !c->sent[RS_MPI_NOTE_ABORT])));
     if (more)
       link->inside++;
   }
@@ -224,7 +224,7 @@ void rs_mpi_sleep(int64_t since) {
 }
 
 reshard_status rs_mpi_pause(rs_mpi *c, int64_t since) {
-  rs_mpi_tell_untold(c->link);
+  rs_mpi_send_unsent(c->link);
   (void)rs_comm_poll(&c->base, since);
   if (heard_end(c))
     return rs_error((reshard_status)c->why->status, "%s", c->why->text);
@@ -282,7 +282,7 @@ reshard_status rs_mpi_await(rs_mpi *c, int64_t since, const char *step) {
 /* --- Aborts ------------------------------------------------------------------------------------------------------ */
 
 /* A thread of this rank that is in a call tells the others itself, where MPI lets one thread in at a time: in a call on
- * this communicator when it hears of the end, in one on another of the duplicate when it looks at `untold`. One that
+ * this communicator when it hears of the end, in one on another of the duplicate when it looks at `unsent`. One that
  * comes into a call, or goes out of it, waits for this one: each sets its mark before it looks at the other's. */
 static void tell_soon(rs_mpi *c) {
   int level = MPI_THREAD_SINGLE;
@@ -293,8 +293,8 @@ static void tell_soon(rs_mpi *c) {
     rs_mpi_tell(c, !inside);
   } else if (!inside && !atomic_exchange(&c->waits, true)) {
     atomic_fetch_add(&c->users, 1);
-    c->next_untold = c->link->untold;
-    while (!atomic_compare_exchange_weak(&c->link->untold, &c->next_untold, c))
+    c->next_unsent = c->link->unsent;
+    while (!atomic_compare_exchange_weak(&c->link->unsent, &c->next_unsent, c))
       ;
   }
   c->link->telling--;

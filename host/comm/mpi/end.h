@@ -25,7 +25,7 @@ void rs_mpi_hear(rs_mpi *c);
 void rs_mpi_tell(rs_mpi *c, bool out);
 /* Tells what other threads have ended while this one was inside. No message of these is under way: this thread is not
  * in a call on them, or tells it itself. Each wait inside calls it. */
-void rs_mpi_tell_untold(rs_mpi_link *link);
+void rs_mpi_send_unsent(rs_mpi_link *link);
 /* An error of MPI's, in a step, because of the ranks that c->missing marks. */
 reshard_status rs_mpi_error(rs_mpi *c, int code, const char *step);
 /* The communicator ends with this rank's last error, and without the ranks that c->missing marks; clears the marks. */

@@ -74,8 +74,8 @@ void rs_mpi_free(rs_mpi *c) {
 }
 
 static void keep_comm(rs_mpi *c) {
-  c->next = c->link->kept;
-  while (!atomic_compare_exchange_weak(&c->link->kept, &c->next, c))
+  c->next = c->link->pending;
+  while (!atomic_compare_exchange_weak(&c->link->pending, &c->next, c))
     ;
 }
 
@@ -94,9 +94,9 @@ bool rs_mpi_quiet(rs_mpi *c) {
 }
 
 void rs_mpi_sweep(rs_mpi_link *link) {
-  if (link->kept == NULL)
+  if (link->pending == NULL)
     return;
-  for (rs_mpi *c = atomic_exchange(&link->kept, NULL), *next; c != NULL; c = next) {
+  for (rs_mpi *c = atomic_exchange(&link->pending, NULL), *next; c != NULL; c = next) {
     next = c->next;
     if (rs_mpi_quiet(c))
       rs_mpi_free(c);

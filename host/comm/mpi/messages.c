@@ -46,14 +46,14 @@ static bool under_way(const rs_mpi *c, int64_t message) {
 }
 
 /* Unpacks what has come completely. got: requests that are done, of the first n, two a message. */
-static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, const int *got) {
+static reshard_status unpack_received(rs_mpi *c, const rs_exchange *exchange, int ngot, const int *got) {
   for (int i = 0; i < ngot; i++) {
     int64_t message = got[i] / 2;
-    if (message >= turn->nreceives || under_way(c, message))
+    if (message >= exchange->nreceives || under_way(c, message))
       continue;                                      /* a send, or one half of a message */
     bool twice = i > 0 && got[i - 1] / 2 == message; /* both halves in one go */
     if (!twice)
-      RS_TRY(run_program(c, turn->receives[message].program));
+      RS_TRY(run_program(c, exchange->receives[message].program));
   }
   return RESHARD_SUCCESS;
 }
@@ -61,55 +61,56 @@ static reshard_status unpack_received(rs_mpi *c, const rs_turn *turn, int ngot, 
 static int compare_indices(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
 /* The peer of a request of the exchange. */
-static int64_t request_peer(const rs_turn *turn, int64_t request) {
+static int64_t request_peer(const rs_exchange *exchange, int64_t request) {
   int64_t message = request / 2;
-  return message < turn->nreceives ? turn->receives[message].peer : turn->sends[message - turn->nreceives].peer;
+  return message < exchange->nreceives ? exchange->receives[message].peer
+                                       : exchange->sends[message - exchange->nreceives].peer;
 }
 
 /* Marks the peers whose messages are still out. */
-static void mark_messages(rs_mpi *c, const rs_turn *turn) {
-  for (int64_t r = 0; r < turn->nreceives; r++)
-    c->missing[turn->receives[r].peer] |= under_way(c, r);
-  for (int64_t s = 0; s < turn->nsends; s++)
-    c->missing[turn->sends[s].peer] |= under_way(c, turn->nreceives + s);
+static void mark_messages(rs_mpi *c, const rs_exchange *exchange) {
+  for (int64_t r = 0; r < exchange->nreceives; r++)
+    c->missing[exchange->receives[r].peer] |= under_way(c, r);
+  for (int64_t s = 0; s < exchange->nsends; s++)
+    c->missing[exchange->sends[s].peer] |= under_way(c, exchange->nreceives + s);
 }
 
 /* Time in which messages from strided sources may move still: 1 ns a byte, sent and received. A rank that sends one
  * packs a piece in each test, and MPI does not tell. So none sleeps before. */
-static int64_t typed_ns(const rs_mpi *c, const rs_turn *turn) {
+static int64_t typed_ns(const rs_mpi *c, const rs_exchange *exchange) {
   int64_t ns = 0;
-  for (int64_t s = 0; s < turn->nsends; s++)
-    ns += turn->sends[s].type != NULL && under_way(c, turn->nreceives + s) ? 2 * turn->sends[s].bytes : 0;
+  for (int64_t s = 0; s < exchange->nsends; s++)
+    ns += exchange->sends[s].type != NULL && under_way(c, exchange->nreceives + s) ? 2 * exchange->sends[s].bytes : 0;
   return ns;
 }
 
-static reshard_status finish_messages(rs_mpi *c, const rs_turn *turn) {
-  int64_t since = rs_now_ns(), moves = typed_ns(c, turn);
+static reshard_status finish_messages(rs_mpi *c, const rs_exchange *exchange) {
+  int64_t since = rs_now_ns(), moves = typed_ns(c, exchange);
   for (;;) {
     int ngot = 0, code = MPI_Testsome(c->nrequests, c->requests, &ngot, c->done, c->statuses);
     for (int i = 0; code == MPI_ERR_IN_STATUS && i < ngot; i++)
-      c->missing[request_peer(turn, c->done[i])] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
+      c->missing[request_peer(exchange, c->done[i])] |= c->statuses[i].MPI_ERROR != MPI_SUCCESS;
     if (code != MPI_SUCCESS)
       return rs_mpi_error(c, code, "messages of a round");
     if (ngot == MPI_UNDEFINED)
       return RESHARD_SUCCESS; /* no request is left */
     if (ngot > 1)
       qsort(c->done, (size_t)ngot, sizeof *c->done, compare_indices);
-    RS_TRY(unpack_received(c, turn, ngot, c->done));
+    RS_TRY(unpack_received(c, exchange, ngot, c->done));
     if (ngot > 0) {
       since = rs_now_ns(); /* they come, slowly perhaps */
-      moves = typed_ns(c, turn);
+      moves = typed_ns(c, exchange);
       continue;
     }
     RS_TRY(rs_mpi_pause(c, since + moves));
-    mark_messages(c, turn);
+    mark_messages(c, exchange);
     RS_TRY(rs_mpi_await(c, since, "messages of a round"));
   }
 }
 
 /* Waits until no message is on its way into memory of the caller, or is packed from it by MPI. The peers come here too.
  * One that has told that it is out takes no more from this rank; one that is not in the exchange will not begin it. */
-static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
+static void leave_caller_memory(rs_mpi *c, const rs_exchange *exchange) {
   int64_t came = 0; /* when the last receive was done */
   rs_mpi_tell(c, false);
   for (;;) {
@@ -119,13 +120,13 @@ static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
         ngot == MPI_UNDEFINED)
       return;
     rs_mpi_hear(c);
-    rs_mpi_tell_untold(c->link);
-    for (int64_t r = 0; r < turn->nreceives; r++)
+    rs_mpi_send_unsent(c->link);
+    for (int64_t r = 0; r < exchange->nreceives; r++)
       receives |= under_way(c, r);
-    for (int64_t s = 0; s < turn->nsends; s++) {
-      bool wanted = under_way(c, turn->nreceives + s) && !c->out[turn->sends[s].peer];
+    for (int64_t s = 0; s < exchange->nsends; s++) {
+      bool wanted = under_way(c, exchange->nreceives + s) && !c->out[exchange->sends[s].peer];
       sends |= wanted;
-      packs |= wanted && turn->sends[s].type != NULL;
+      packs |= wanted && exchange->sends[s].type != NULL;
     }
     if (!receives && came == 0) {
       came = rs_now_ns();
@@ -139,27 +140,27 @@ static void leave_caller_memory(rs_mpi *c, const rs_turn *turn) {
 
 /* The ranks meet. Nothing is sent before all have come, since a message that is matched is not taken back. Packs while
  * they come. *packed: as many of the sends, in the order of the walk. */
-static reshard_status pack_and_meet(rs_mpi *c, const rs_turn *turn, int64_t begin, int64_t *packed) {
-  for (*packed = 0; c->due && *packed < turn->nsends; ++*packed) {
-    RS_TRY(run_program(c, rs_parts_at(turn->sends, turn->nsends, begin, *packed)->program));
+static reshard_status pack_and_meet(rs_mpi *c, const rs_exchange *exchange, int64_t begin, int64_t *packed) {
+  for (*packed = 0; c->due && *packed < exchange->nsends; ++*packed) {
+    RS_TRY(run_program(c, rs_parts_at(exchange->sends, exchange->nsends, begin, *packed)->program));
     RS_TRY(rs_mpi_meet(c, false));
   }
   return rs_mpi_meet(c, true);
 }
 
-static reshard_status start_messages(rs_mpi *c, const rs_turn *turn, int64_t send, int64_t packed) {
+static reshard_status start_messages(rs_mpi *c, const rs_exchange *exchange, int64_t send, int64_t packed) {
   int code = MPI_SUCCESS;
-  int64_t receive = rs_parts_begin(turn->receives, turn->nreceives, c->base.rank);
-  for (int64_t i = 0; i < turn->nreceives && code == MPI_SUCCESS; i++) {
-    const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, receive, i);
-    code = start_message(c, p, false, c->requests + 2 * (p - turn->receives));
+  int64_t receive = rs_parts_begin(exchange->receives, exchange->nreceives, c->base.rank);
+  for (int64_t i = 0; i < exchange->nreceives && code == MPI_SUCCESS; i++) {
+    const rs_part *p = rs_parts_at(exchange->receives, exchange->nreceives, receive, i);
+    code = start_message(c, p, false, c->requests + 2 * (p - exchange->receives));
     c->missing[p->peer] = code != MPI_SUCCESS;
   }
-  for (int64_t i = 0; i < turn->nsends && code == MPI_SUCCESS; i++) {
-    const rs_part *p = rs_parts_at(turn->sends, turn->nsends, send, i);
+  for (int64_t i = 0; i < exchange->nsends && code == MPI_SUCCESS; i++) {
+    const rs_part *p = rs_parts_at(exchange->sends, exchange->nsends, send, i);
     if (i >= packed)
       RS_TRY(run_program(c, p->program));
-    code = start_message(c, p, true, c->requests + 2 * (turn->nreceives + (p - turn->sends)));
+    code = start_message(c, p, true, c->requests + 2 * (exchange->nreceives + (p - exchange->sends)));
     c->missing[p->peer] = code != MPI_SUCCESS;
   }
   return code == MPI_SUCCESS ? RESHARD_SUCCESS : rs_mpi_error(c, code, "messages of a round");
@@ -171,46 +172,46 @@ static reshard_status run_overlapped(rs_mpi *c, const rs_overlapped *overlapped)
   return rs_mpi_begin_node(c, overlapped->key);
 }
 
-static reshard_status move_messages(rs_mpi *c, const rs_turn *turn) {
-  int64_t send = rs_parts_begin(turn->sends, turn->nsends, c->base.rank), packed;
-  if (turn->nreceives > c->reserved || turn->nsends > c->reserved)
-    return rs_mpi_give_up(c, rs_error(RESHARD_ERROR_INTERNAL,
-                                      "%lld receives and %lld sends in a round, %lld were reserved",
-                                      (long long)turn->nreceives, (long long)turn->nsends, (long long)c->reserved));
+static reshard_status move_messages(rs_mpi *c, const rs_exchange *exchange) {
+  int64_t send = rs_parts_begin(exchange->sends, exchange->nsends, c->base.rank), packed;
+  if (exchange->nreceives > c->reserved || exchange->nsends > c->reserved)
+    return rs_mpi_give_up(
+        c, rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
+                    (long long)exchange->nreceives, (long long)exchange->nsends, (long long)c->reserved));
   c->nrequests = 0;
-  reshard_status status = pack_and_meet(c, turn, send, &packed);
+  reshard_status status = pack_and_meet(c, exchange, send, &packed);
   if (status != RESHARD_SUCCESS)
     return c->due ? rs_mpi_give_up(c, status) : status; /* a program's; or the meeting's */
-  c->nrequests = (int)(2 * (turn->nreceives + turn->nsends));
+  c->nrequests = (int)(2 * (exchange->nreceives + exchange->nsends));
   for (int i = 0; i < c->nrequests; i++)
     c->requests[i] = MPI_REQUEST_NULL;
-  status = start_messages(c, turn, send, packed);
-  if (turn->overlapped != NULL)
-    RS_THEN(status, run_overlapped(c, turn->overlapped));
-  RS_THEN(status, finish_messages(c, turn));
+  status = start_messages(c, exchange, send, packed);
+  if (exchange->overlapped != NULL)
+    RS_THEN(status, run_overlapped(c, exchange->overlapped));
+  RS_THEN(status, finish_messages(c, exchange));
   if (status == RESHARD_SUCCESS)
     return RESHARD_SUCCESS;
   (void)rs_mpi_give_up(c, status);
-  for (int64_t i = 0; i < 2 * turn->nreceives; i++)
+  for (int64_t i = 0; i < 2 * exchange->nreceives; i++)
     if (c->requests[i] != MPI_REQUEST_NULL)
       MPI_Cancel(&c->requests[i]); /* done by the next test, unless it is matched */
   if (!c->base.messages.staged)
-    leave_caller_memory(c, turn);
+    leave_caller_memory(c, exchange);
   return status;
 }
 
-static reshard_status exchange_turn(const rs_turn *turn) {
-  rs_mpi *c = rs_mpi_of(turn->comm);
+static reshard_status exchange_one(const rs_exchange *exchange) {
+  rs_mpi *c = rs_mpi_of(exchange->comm);
   RS_TRY(rs_mpi_begin(c));
-  RS_TRY(rs_mpi_end(c, move_messages(c, turn)));
-  rs_comm_count_turn(turn);
+  RS_TRY(rs_mpi_end(c, move_messages(c, exchange)));
+  rs_comm_count_exchange(exchange);
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
+reshard_status rs_mpi_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
   (void)total_bytes;
   for (int64_t i = 0; i < n; i++)
-    RS_TRY(exchange_turn(&turns[i]));
+    RS_TRY(exchange_one(&exchanges[i]));
   return RESHARD_SUCCESS;
 }
 

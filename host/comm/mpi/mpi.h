@@ -65,15 +65,15 @@ typedef struct rs_mpi_link {
   int64_t *nodes;     /* [size] lowest rank on the rank's node; NULL: ranks do not share memory */
   int64_t numbers;    /* communicators that MPI has tags for */
   atomic_int users;
-  atomic_llong next;      /* number of the next communicator, as far as this rank knows */
-  _Atomic(rs_mpi *) kept; /* destroyed with requests that are not done; each is a user */
-  atomic_bool stays;      /* a rank may never come to free the duplicate, or a message on it may come after that */
+  atomic_llong next;         /* number of the next communicator, as far as this rank knows */
+  _Atomic(rs_mpi *) pending; /* destroyed with requests that are not done; each is a user */
+  atomic_bool stays;         /* a rank may never come to free the duplicate, or a message on it may come after that */
   /* Where MPI lets one thread in at a time, over all communicators of the duplicate; see tell_soon. */
   atomic_int inside;  /* threads in calls */
   atomic_int telling; /* threads that tell an end, or look who does */
   /* Of a creation for which a rank has no memory, this one's and another's; see create.c. */
   rs_mpi_record refusal[2];
-  _Atomic(rs_mpi *) untold; /* ended, and told by the thread that is inside; each is a user of itself */
+  _Atomic(rs_mpi *) unsent; /* ended; the thread that is inside sends their notes; each is a user of itself */
 } rs_mpi_link;
 
 /* Memory that a request may still read or write. */
@@ -106,10 +106,10 @@ struct rs_mpi {
   reshard_device handle;
   atomic_bool ended;                       /* set under the link's mutex, once why is */
   atomic_bool inside;                      /* a thread is in a call on it, and will see `ended` */
-  atomic_bool waits;                       /* to be told by the thread that is inside */
-  rs_mpi *next_untold;                     /* of the link's */
-  atomic_bool told[RS_MPI_NOTES];          /* the others have the note */
-  atomic_bool aborts;                      /* the third one is to be told */
+  atomic_bool waits;                       /* the thread that is inside sends it */
+  rs_mpi *next_unsent;                     /* of the link's */
+  atomic_bool sent[RS_MPI_NOTES];          /* the others have the note */
+  atomic_bool aborts;                      /* the third note is to be sent */
   atomic_flag hearing;                     /* a thread takes notes */
   struct rs_mpi *parent, *children, *next; /* the tree of splits, under the link's mutex: an abort goes down */
   atomic_int users;
@@ -119,13 +119,13 @@ struct rs_mpi {
   rs_mpi_note *received;   /* from another */
   rs_mpi_note *answer;     /* to the others: this rank waits */
   rs_mpi_probe probe;      /* under the link's mutex, but for what this rank's call alone has */
-  bool *out;               /* [size]: the rank has told so */
+  bool *out;               /* [size]: the rank has said so */
   bool *missing;           /* [size]: of a step that is late */
   char *gathered;          /* [size * RS_COMM_RECORD]: what the caller of an all-gather sees */
   atomic_llong *flag;      /* this rank's, where it has imports */
   rs_mpi_flag own_flag;    /* the same, for the others */
   rs_mpi_seen_flag *flags; /* [size] the others'; NULL: no record has come yet */
-  bool due;                /* the meeting of `together` has begun, and was not ended: its records use `talks` */
+  bool due;                /* the meeting of `combine` has begun, and was not ended: its records use `talks` */
   bool node_due;           /* the same of the meeting of the node, which was begun beside messages */
   rs_loss loss;            /* to the others of the shrink that makes it */
   MPI_Request *talks;      /* [RS_MPI_TALKS * size] */
@@ -179,7 +179,7 @@ reshard_status rs_mpi_meet(rs_mpi *c, bool waits);
 reshard_status rs_mpi_begin_node(rs_mpi *c, uint64_t key);
 
 /* messages.c */
-reshard_status rs_mpi_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_mpi_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes);
 reshard_status rs_mpi_reserve(reshard_comm comm, int64_t most);
 void rs_mpi_retire(reshard_comm comm, void *memory);
 reshard_status rs_mpi_make_type(reshard_comm comm, int64_t runs, int64_t run, int64_t stride, void **type);

@@ -84,7 +84,7 @@ static void miss_rank(rs_shrink *s, int64_t i) { ((mpi_shrink *)s)->made->missin
 /* Another rank that gives up tells so on what is made. */
 static reshard_status pause_shrink(rs_shrink *s, int64_t since) {
   rs_mpi *made = ((mpi_shrink *)s)->made;
-  rs_mpi_tell_untold(made->link);
+  rs_mpi_send_unsent(made->link);
   rs_mpi_hear(made);
   if (made->ended)
     return rs_error((reshard_status)made->why->status, "%s", made->why->text);
@@ -109,7 +109,7 @@ static reshard_status error_missing(const mpi_shrink *s) {
                                rs_ranges_text(text, sizeof text, n, few));
 }
 
-/* Ranks that have all shown the same list meet on what is made of it. */
+/* Ranks that have all published the same list meet on what is made of it. */
 static reshard_status meet_rest(mpi_shrink *s) {
   rs_mpi *made = s->made;
   RS_TRY(rs_mpi_begin(made));

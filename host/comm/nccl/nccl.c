@@ -42,21 +42,21 @@ static int64_t window_of(int64_t sender, int64_t receiver, int64_t size) {
   return ((receiver - sender + size) % size - 1) / WINDOW;
 }
 
-static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t window, void *stream) {
+static reshard_status exchange_window(rs_nccl *c, const rs_exchange *exchange, int64_t window, void *stream) {
   int64_t me = c->base.rank, size = c->base.size;
   RS_TRY(rs_nccl_lock(c));
   c->handed = true;
   ncclResult_t result = c->api.ncclGroupStart(), end;
   bool open = result == ncclSuccess;
-  int64_t send = rs_parts_begin(turn->sends, turn->nsends, me),
-          receive = rs_parts_begin(turn->receives, turn->nreceives, me);
-  for (int64_t i = 0; i < turn->nsends && result == ncclSuccess; i++) {
-    const rs_part *p = rs_parts_at(turn->sends, turn->nsends, send, i);
+  int64_t send = rs_parts_begin(exchange->sends, exchange->nsends, me),
+          receive = rs_parts_begin(exchange->receives, exchange->nreceives, me);
+  for (int64_t i = 0; i < exchange->nsends && result == ncclSuccess; i++) {
+    const rs_part *p = rs_parts_at(exchange->sends, exchange->nsends, send, i);
     if (window_of(me, p->peer, size) == window)
       result = c->api.ncclSend(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
   }
-  for (int64_t i = 0; i < turn->nreceives && result == ncclSuccess; i++) {
-    const rs_part *p = rs_parts_at(turn->receives, turn->nreceives, receive, i);
+  for (int64_t i = 0; i < exchange->nreceives && result == ncclSuccess; i++) {
+    const rs_part *p = rs_parts_at(exchange->receives, exchange->nreceives, receive, i);
     if (window_of(p->peer, me, size) == window)
       result = c->api.ncclRecv(p->at, (size_t)p->bytes, ncclInt8, (int)p->peer, c->nccl, (cudaStream_t)stream);
   }
@@ -68,12 +68,12 @@ static reshard_status exchange_window(rs_nccl *c, const rs_turn *turn, int64_t w
   return settle_handed(c, result, "group of sends and receives");
 }
 
-static bool has_window(const rs_nccl *c, const rs_turn *turn, int64_t window) {
-  for (int64_t i = 0; i < turn->nsends; i++)
-    if (window_of(c->base.rank, turn->sends[i].peer, c->base.size) == window)
+static bool has_window(const rs_nccl *c, const rs_exchange *exchange, int64_t window) {
+  for (int64_t i = 0; i < exchange->nsends; i++)
+    if (window_of(c->base.rank, exchange->sends[i].peer, c->base.size) == window)
       return true;
-  for (int64_t i = 0; i < turn->nreceives; i++)
-    if (window_of(turn->receives[i].peer, c->base.rank, c->base.size) == window)
+  for (int64_t i = 0; i < exchange->nreceives; i++)
+    if (window_of(exchange->receives[i].peer, c->base.rank, c->base.size) == window)
       return true;
   return false;
 }
@@ -99,26 +99,26 @@ static reshard_status exchange_collective(rs_nccl *c, const rs_collective *o, vo
   return settle_handed(c, result, reshard_collective_string(o->kind));
 }
 
-static reshard_status exchange_turn(rs_nccl *c, const rs_turn *turn, void *stream) {
+static reshard_status exchange_one(rs_nccl *c, const rs_exchange *exchange, void *stream) {
   rs_cuda_before previous;
   reshard_status status = rs_cuda_enter(c->base.device, &previous);
   if (status != RESHARD_SUCCESS)
     return rs_nccl_end_after_error(c, status);
-  if (turn->collective != NULL)
-    status = exchange_collective(c, turn->collective, stream);
-  for (int64_t w = 0; turn->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
-    if (has_window(c, turn, w))
-      status = exchange_window(c, turn, w, stream);
+  if (exchange->collective != NULL)
+    status = exchange_collective(c, exchange->collective, stream);
+  for (int64_t w = 0; exchange->collective == NULL && w * WINDOW < c->base.size - 1 && status == RESHARD_SUCCESS; w++)
+    if (has_window(c, exchange, w))
+      status = exchange_window(c, exchange, w, stream);
   rs_cuda_leave(previous);
   return rs_nccl_end_handed(c, status);
 }
 
-static reshard_status nccl_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
+static reshard_status nccl_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
   (void)total_bytes;
   for (int64_t i = 0; i < n; i++) {
-    rs_nccl *c = rs_nccl_of(turns[i].comm);
-    RS_TRY(exchange_turn(c, &turns[i], turns[i].stream));
-    rs_comm_count_turn(&turns[i]);
+    rs_nccl *c = rs_nccl_of(exchanges[i].comm);
+    RS_TRY(exchange_one(c, &exchanges[i], exchanges[i].stream));
+    rs_comm_count_exchange(&exchanges[i]);
   }
   return RESHARD_SUCCESS;
 }
@@ -132,7 +132,7 @@ static reshard_status connect_peers(rs_nccl *c, const rs_links *links) {
   if (links->kind != RESHARD_COLLECTIVE_NONE) {
     char *send = (char *)c->device_all; /* of every rank a byte, and the same behind it to receive */
     rs_collective o = {links->kind, links->root, send, send + comm->size, 1};
-    return exchange_turn(c, &(rs_turn){.comm = comm, .collective = &o}, c->stream);
+    return exchange_one(c, &(rs_exchange){.comm = comm, .collective = &o}, c->stream);
   }
   if (nsends + nreceives == 0)
     return RESHARD_SUCCESS;
@@ -142,8 +142,8 @@ static reshard_status connect_peers(rs_nccl *c, const rs_links *links) {
   for (int64_t i = 0; i < nreceives; i++)
     parts[nsends + i] = (rs_part){
         .peer = links->receives[i], .at = (char *)(c->device_all + links->receives[i]), .bytes = 1, .staged = true};
-  rs_turn turn = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream, NULL, NULL};
-  reshard_status status = exchange_turn(c, &turn, c->stream);
+  rs_exchange exchange = {comm, nsends, nreceives, parts, parts + nsends, NULL, c->stream, NULL, NULL};
+  reshard_status status = exchange_one(c, &exchange, c->stream);
   free(parts);
   return status;
 }

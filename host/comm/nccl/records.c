@@ -1,4 +1,4 @@
-/* Records that the ranks of an NCCL communicator show each other: an all-gather of NCCL's, on a stream of its own. The
+/* Records that the ranks of an NCCL communicator publish: an all-gather of NCCL's, on a stream of its own. The
  * event after it stands for all that was given to that stream. */
 #include "comm/nccl/records.h"
 

@@ -1,6 +1,6 @@
 /* Making and releasing node communicators.
  *
- * Every rank listens at a socket, and shows the others in an address where that is, in the one all-gather that it has.
+ * Every rank listens at a socket, and publishes an address where that is, in the one all-gather that it has.
  * Each then connects to those before it. Rank 0 makes the block of memory and passes it on. Between these steps rank 0
  * asks all for their status and tells all the verdict, so that they have the same. */
 #define _GNU_SOURCE

@@ -11,13 +11,13 @@ uint64_t rs_node_hash(void);
  * and `whole` are for the caller to set. */
 reshard_status rs_node_alloc(int64_t size, int64_t rank, int64_t *global_ranks, rs_node **out);
 /* Fills the address, and opens the socket that others connect to (-1: there is none, as its status tells). c NULL:
- * the rank connects to nobody, and shows its status alone. */
+ * the rank connects to nobody, and publishes its status alone. */
 void rs_node_make_address(const rs_node *c, uint64_t job, reshard_status status, rs_node_address *address,
                           int *listener);
 /* Connects the ranks whose addresses these are, of which none has failed; by rank. Collective. call: its name, for
  * errors. Closes the listener. Waits end, too, when what the ranks come from has ended. */
 reshard_status rs_node_join(rs_node *c, const char *call, const rs_node_address *addresses, int listener);
-/* Connects parts of a communicator. Collective over `over`: all ranks show each other their addresses, also one that
+/* Connects parts of a communicator. Collective over `over`: all ranks publish their addresses, also one that
  * brings an error, and those of no part, which have c NULL. ranks: those of c in `over`. All succeed, or all get the
  * same error. */
 reshard_status rs_node_connect(reshard_comm over, const char *call, reshard_status status, rs_node *c,

@@ -26,15 +26,15 @@ reshard_status rs_node_reserve(reshard_comm comm, int64_t most) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at) {
+reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int slot, int64_t bytes, char **at) {
   rs_node *c = rs_node_of(comm);
   RS_TRY(rs_node_check(c, false));
   if (bytes > comm->messages.mailbox)
     return rs_error(RESHARD_ERROR_INTERNAL, "a message of %lld bytes in slots of %lld", (long long)bytes,
                     (long long)comm->messages.mailbox);
-  *at = sending ? rs_node_mailbox_of(c, comm->rank, peer, turn) : rs_node_mailbox_of(c, peer, comm->rank, turn);
+  *at = sending ? rs_node_mailbox_of(c, comm->rank, peer, slot) : rs_node_mailbox_of(c, peer, comm->rank, slot);
 #ifdef MADV_POPULATE_WRITE /* else memory that the system has not ends the process when it is written */
-  int64_t *there = &c->there[2 * peer + turn], pages = (bytes + RS_NODE_PAGE - 1) / RS_NODE_PAGE * RS_NODE_PAGE;
+  int64_t *there = &c->there[2 * peer + slot], pages = (bytes + RS_NODE_PAGE - 1) / RS_NODE_PAGE * RS_NODE_PAGE;
   if (sending && pages > *there) {
     if (madvise(*at, (size_t)pages, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
       return rs_error(RESHARD_ERROR_OUT_OF_MEMORY, "%lld bytes of shared memory: %s", (long long)pages,
@@ -48,7 +48,7 @@ reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, in
 /* An exchange under way. */
 typedef struct node_exchange {
   rs_node *c;
-  const rs_turn *turn;
+  const rs_exchange *exchange;
   int64_t first; /* slot of messages that are whole: other executes than the one before it takes */
   int64_t total_bytes;
   int64_t *sent, *received; /* bytes of each message */
@@ -57,10 +57,12 @@ typedef struct node_exchange {
 } node_exchange;
 
 /* The slot in which a part begins. */
-static int64_t turn_of(const node_exchange *x, const rs_part *p) { return p->turn < 0 ? x->first : p->turn; }
+static int64_t slot_of(const node_exchange *x, const rs_part *p) {
+  return p->mailbox_slot < 0 ? x->first : p->mailbox_slot;
+}
 
 static reshard_status run_program(const node_exchange *x, const rs_part *p) {
-  rs_program *one = p->turn < 0 && p->in_mailbox && x->first == 1 ? p->other_program : p->program;
+  rs_program *one = p->mailbox_slot < 0 && p->in_mailbox && x->first == 1 ? p->other_program : p->program;
   rs_device *device = x->c->base.device;
   return one == NULL ? RESHARD_SUCCESS : device->work->run(device, 1, &one, NULL);
 }
@@ -70,8 +72,8 @@ static reshard_status copy_chunk(const node_exchange *x, char *dst, const char *
   return device->work->copy(device, 1, &(rs_span){src, dst, bytes, staging}, x->total_bytes, NULL);
 }
 
-/* The sender shows that it waits for an empty slot, and then looks once more. The receiver looks for that after it has
- * emptied one, so one of them finds the other. */
+/* The sender publishes that it waits for an empty slot, and then looks once more. The receiver looks for that after it
+ * has emptied one, so one of them finds the other. */
 static bool is_full(rs_node_slot *slot, uint32_t sent) {
   if (sent == atomic_load_explicit(&slot->taken, memory_order_acquire))
     return false;
@@ -84,16 +86,16 @@ static bool is_full(rs_node_slot *slot, uint32_t sent) {
 static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t slots = c->base.messages.mailbox, turn = turn_of(x, p) + *done / slots,
+    int64_t slots = c->base.messages.mailbox, number = slot_of(x, p) + *done / slots,
             bytes = rs_min(slots, p->bytes - *done), me = c->base.rank;
-    rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, turn);
+    rs_node_slot *slot = rs_node_slot_of(c, me, p->peer, number);
     uint32_t sent = atomic_load_explicit(&slot->sent, memory_order_relaxed);
     if (is_full(slot, sent))
       return RESHARD_SUCCESS;
     if (*done == 0)
       RS_TRY(run_program(x, p));
     if (!p->in_mailbox)
-      RS_TRY(copy_chunk(x, rs_node_mailbox_of(c, me, p->peer, turn), p->at + *done, bytes, true));
+      RS_TRY(copy_chunk(x, rs_node_mailbox_of(c, me, p->peer, number), p->at + *done, bytes, true));
     slot->bytes = bytes;
     atomic_store(&slot->sent, sent + 1);
     if (!c->due) /* else the meeting tells */
@@ -108,9 +110,9 @@ static reshard_status send_some(node_exchange *x, const rs_part *p, int64_t *don
 static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *done) {
   rs_node *c = x->c;
   while (*done < p->bytes) {
-    int64_t slots = c->base.messages.mailbox, turn = turn_of(x, p) + *done / slots,
+    int64_t slots = c->base.messages.mailbox, number = slot_of(x, p) + *done / slots,
             bytes = rs_min(slots, p->bytes - *done), me = c->base.rank;
-    rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, turn);
+    rs_node_slot *slot = rs_node_slot_of(c, p->peer, me, number);
     uint32_t taken = atomic_load_explicit(&slot->taken, memory_order_relaxed);
     if (taken == atomic_load_explicit(&slot->sent, memory_order_acquire))
       return RESHARD_SUCCESS;
@@ -118,7 +120,7 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
       return rs_error(RESHARD_ERROR_INTERNAL, "rank %lld expects %lld bytes from rank %lld, which sends %lld",
                       (long long)me, (long long)bytes, (long long)p->peer, (long long)slot->bytes);
     if (!p->in_mailbox)
-      RS_TRY(copy_chunk(x, p->at + *done, rs_node_mailbox_of(c, p->peer, me, turn), bytes, p->staged));
+      RS_TRY(copy_chunk(x, p->at + *done, rs_node_mailbox_of(c, p->peer, me, number), bytes, p->staged));
     if (*done + bytes == p->bytes)
       RS_TRY(run_program(x, p));
     atomic_store(&slot->taken, taken + 1);
@@ -133,47 +135,47 @@ static reshard_status receive_some(node_exchange *x, const rs_part *p, int64_t *
 }
 
 static reshard_status send_all(node_exchange *x) {
-  int64_t n = x->turn->nsends, first = rs_parts_begin(x->turn->sends, n, x->c->base.rank);
+  int64_t n = x->exchange->nsends, first = rs_parts_begin(x->exchange->sends, n, x->c->base.rank);
   for (int64_t i = 0; i < n; i++) {
     int64_t s = (first + i) % n;
-    RS_TRY(send_some(x, &x->turn->sends[s], &x->sent[s]));
+    RS_TRY(send_some(x, &x->exchange->sends[s], &x->sent[s]));
   }
   return RESHARD_SUCCESS;
 }
 
 static reshard_status receive_all(node_exchange *x) {
-  int64_t n = x->turn->nreceives, first = rs_parts_begin(x->turn->receives, n, x->c->base.rank);
+  int64_t n = x->exchange->nreceives, first = rs_parts_begin(x->exchange->receives, n, x->c->base.rank);
   for (int64_t i = 0; i < n; i++) {
     int64_t r = (first + n - 1 - i) % n; /* the rank before this one has begun with it */
-    RS_TRY(receive_some(x, &x->turn->receives[r], &x->received[r]));
+    RS_TRY(receive_some(x, &x->exchange->receives[r], &x->received[r]));
   }
   return RESHARD_SUCCESS;
 }
 
 static bool all_moved(const node_exchange *x) {
-  for (int64_t i = 0; i < x->turn->nsends; i++)
-    if (x->sent[i] < x->turn->sends[i].bytes)
+  for (int64_t i = 0; i < x->exchange->nsends; i++)
+    if (x->sent[i] < x->exchange->sends[i].bytes)
       return false;
-  for (int64_t i = 0; i < x->turn->nreceives; i++)
-    if (x->received[i] < x->turn->receives[i].bytes)
+  for (int64_t i = 0; i < x->exchange->nreceives; i++)
+    if (x->received[i] < x->exchange->receives[i].bytes)
       return false;
   return true;
 }
 
 static void mark_messages(rs_node *c, const void *user) {
   const node_exchange *x = user;
-  for (int64_t i = 0; i < x->turn->nsends; i++)
-    c->missing[x->turn->sends[i].peer] |= x->sent[i] < x->turn->sends[i].bytes;
-  for (int64_t i = 0; i < x->turn->nreceives; i++)
-    c->missing[x->turn->receives[i].peer] |= x->received[i] < x->turn->receives[i].bytes;
+  for (int64_t i = 0; i < x->exchange->nsends; i++)
+    c->missing[x->exchange->sends[i].peer] |= x->sent[i] < x->exchange->sends[i].bytes;
+  for (int64_t i = 0; i < x->exchange->nreceives; i++)
+    c->missing[x->exchange->receives[i].peer] |= x->received[i] < x->exchange->receives[i].bytes;
 }
 
 /* Empties the slots that were filled before the meeting: no rank has looked into them. */
 static void take_back(node_exchange *x) {
-  for (int64_t i = 0; i < x->turn->nsends; i++)
+  for (int64_t i = 0; i < x->exchange->nsends; i++)
     for (int64_t chunk = 0; chunk * x->c->base.messages.mailbox < x->sent[i]; chunk++) {
-      const rs_part *p = &x->turn->sends[i];
-      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, turn_of(x, p) + chunk)->sent, 1);
+      const rs_part *p = &x->exchange->sends[i];
+      atomic_fetch_sub(&rs_node_slot_of(x->c, x->c->base.rank, p->peer, slot_of(x, p) + chunk)->sent, 1);
     }
 }
 
@@ -205,29 +207,29 @@ static reshard_status move_messages(node_exchange *x) {
   }
 }
 
-/* One rank is here: there is one turn. An error that is not the meeting's is this rank's alone: the communicator ends.
- */
-reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
-  rs_node *c = rs_node_of(turns[0].comm);
-  node_exchange x = {.c = c, .turn = turns, .total_bytes = total_bytes};
+/* One rank is here: there is one exchange. An error that is not the meeting's is this rank's alone: the communicator
+ * ends. */
+reshard_status rs_node_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
+  rs_node *c = rs_node_of(exchanges[0].comm);
+  node_exchange x = {.c = c, .exchange = exchanges, .total_bytes = total_bytes};
   (void)n;
   if (c->boxes != NULL)
-    return rs_node_exchange_on_stream(c, turns);
+    return rs_node_exchange_on_stream(c, exchanges);
   RS_TRY(rs_node_check(c, false));
-  if (turns->nreceives > c->reserved || turns->nsends > c->reserved)
+  if (exchanges->nreceives > c->reserved || exchanges->nsends > c->reserved)
     return rs_error(RESHARD_ERROR_INTERNAL, "%lld receives and %lld sends in a round, %lld were reserved",
-                    (long long)turns->nreceives, (long long)turns->nsends, (long long)c->reserved);
+                    (long long)exchanges->nreceives, (long long)exchanges->nsends, (long long)c->reserved);
   x.first = (int64_t)((c->meetings + c->due) % 2); /* the same for all ranks: they are in one call */
   x.sent = c->progress;
   x.received = c->progress + c->reserved;
-  for (int64_t i = 0; i < turns->nsends; i++)
+  for (int64_t i = 0; i < exchanges->nsends; i++)
     x.sent[i] = 0;
-  for (int64_t i = 0; i < turns->nreceives; i++)
+  for (int64_t i = 0; i < exchanges->nreceives; i++)
     x.received[i] = 0;
   reshard_status status = move_messages(&x);
   if (status != RESHARD_SUCCESS && !x.refused)
     return rs_node_give_up(c, status, NULL);
   RS_TRY(status);
-  rs_comm_count_turn(turns);
+  rs_comm_count_exchange(exchanges);
   return RESHARD_SUCCESS;
 }

@@ -1,13 +1,13 @@
 /* Inside of the node communicator: ranks that are processes of one node, on CPUs or GPUs.
  *
  * The processes share one block of memory, which no file names and which ends with the last of them. In it each rank
- * shows what it brings to a meeting, a doorbell wakes each, and each pair of ranks has a mailbox: two slots by turns,
- * which the sender fills and the receiver empties. Nothing is locked, so a process may die anywhere. The sockets
+ * publishes what it brings to a meeting, a doorbell wakes each, and each pair of ranks has a mailbox: two slots by
+ * turns, which the sender fills and the receiver empties. Nothing is locked, so a process may die anywhere. The sockets
  * between them, open as long as the communicator, tell that at once; descriptors of memory are passed over them.
  *
  * On GPUs ranks open each other's arrays (exec/direct), or send messages through mailboxes in memory of the GPUs
- * (streams.c). Streams meet by flags there (kernels/barrier.h). Hosts do not meet to execute: each shows in the
- * block what it gives to a stream, and looks at what others have shown. The block is pinned, so that a kernel which
+ * (streams.c). Streams meet by flags there (kernels/barrier.h). Hosts do not meet to execute: each publishes in the
+ * block what it gives to a stream, and looks at what others have published. The block is pinned, so that a kernel which
  * polls sees the end of the communicator. Of a peer that did not come, or came with another transfer, it tells in its
  * rank's part. The rank's next call ends the communicator. */
 #ifndef RS_COMM_NODE_H
@@ -39,10 +39,10 @@ typedef struct rs_node_executes {
   atomic_bool captured;  /* some are in graphs, whose launches nobody counts: no rank compares its own with them */
   _Atomic int64_t given; /* as many */
   /* By number: the key of the transfer, its lowest bit 1 where it reads peers. */
-  _Atomic uint64_t shown[RS_NODE_EXECUTES];
+  _Atomic uint64_t published[RS_NODE_EXECUTES];
 } rs_node_executes;
 
-/* A try to shrink, as one of those that are there shows it. */
+/* A try to shrink, as one of those that are there publishes it. */
 typedef struct rs_node_loss {
   _Atomic uint64_t tries; /* odd while it is written */
   rs_loss loss;
@@ -106,7 +106,7 @@ typedef struct rs_node {
   int *sockets;                /* [n]; -1: this rank's own */
   pthread_mutex_t ending;      /* of this rank's reason */
   uint64_t meetings;           /* come to */
-  bool due;                    /* in `together`, and its meeting was not held yet */
+  bool due;                    /* in `combine`, and its meeting was not held yet */
   char *gathered;              /* [n * RS_COMM_RECORD] */
   bool *missing;               /* [n]: of a step that waits */
   int64_t *progress;           /* [2 * reserved] bytes that are behind, of an exchange's sends, then its receives */
@@ -122,20 +122,20 @@ static inline int64_t rs_node_name(const rs_node *c, int64_t rank) {
   return c->whole != NULL ? c->base.global_ranks[rank] : rank;
 }
 static inline rs_node_rank *rs_node_own_rank(const rs_node *c) { return &c->ranks[c->base.rank]; }
-static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
-  return &c->slots[2 * (from * c->base.size + to) + turn % 2];
+static inline rs_node_slot *rs_node_slot_of(const rs_node *c, int64_t from, int64_t to, int64_t slot) {
+  return &c->slots[2 * (from * c->base.size + to) + slot % 2];
 }
-static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t to, int64_t turn) {
-  return c->mailbox + (2 * (from * c->base.size + to) + turn % 2) * c->base.messages.mailbox;
+static inline char *rs_node_mailbox_of(const rs_node *c, int64_t from, int64_t to, int64_t slot) {
+  return c->mailbox + (2 * (from * c->base.size + to) + slot % 2) * c->base.messages.mailbox;
 }
 
-/* Meets all ranks in `together`, where that is due, with this rank's status: the lowest rank's error on all. */
+/* Meets all ranks in `combine`, where that is due, with this rank's status: the lowest rank's error on all. */
 reshard_status rs_node_meet(rs_node *c, reshard_status status);
 
 /* exchange.c */
-reshard_status rs_node_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes);
+reshard_status rs_node_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes);
 reshard_status rs_node_reserve(reshard_comm comm, int64_t most);
-reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int turn, int64_t bytes, char **at);
+reshard_status rs_node_mailbox(reshard_comm comm, int64_t peer, bool sending, int slot, int64_t bytes, char **at);
 
 /* wait.c: RS_MEET_CLOSED. */
 void rs_node_await_closed(reshard_comm comm, uint64_t n);

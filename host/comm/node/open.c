@@ -1,4 +1,4 @@
-/* The public call that makes a node communicator: options, and what the ranks show each other first. */
+/* The public call that makes a node communicator: options, and what the ranks publish first. */
 #define _GNU_SOURCE
 #include "comm/node/create.h"
 

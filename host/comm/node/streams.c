@@ -5,8 +5,8 @@
  * By the next meeting the copy is done, and by the one after that the slot is filled again. A last meeting ends the
  * exchange with empty slots, so that each begins alike: also one in a graph, where the host does not count.
  *
- * Only ranks that have messages for each other meet, and show which transfer the exchange is of: unequal ones end the
- * communicator. Exchanges follow one another, on whatever streams they are. */
+ * Only ranks that have messages for each other meet, and publish which transfer the exchange is of: unequal ones end
+ * the communicator. Exchanges follow one another, on whatever streams they are. */
 #include "comm/node/streams.h"
 
 #include "comm/gather.h"
@@ -92,14 +92,14 @@ typedef struct boxes_passing {
   int *files;                   /* [size]; -1: none has come */
   bool *sent, *taken;           /* [size]; this rank's own are true */
   int own;
-  int64_t since;       /* something has moved last */
-  rs_kept_error first; /* the rank goes on with the others */
+  int64_t since;        /* something has moved last */
+  rs_saved_error first; /* the rank goes on with the others */
 } boxes_passing;
 
 static void pass_to(rs_node *c, boxes_passing *p, int64_t rank) {
   bool done;
   reshard_status status = rs_node_pass(&c->base, rank, p->since, p->flags[c->base.rank].memory.number, p->own, &done);
-  rs_error_keep(&p->first, status);
+  rs_error_save(&p->first, status);
   p->sent[rank] = done || status != RESHARD_SUCCESS;
   if (done)
     p->since = rs_now_ns();
@@ -111,7 +111,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
   reshard_status status = rs_node_take(&c->base, rank, p->since, &number, &p->files[rank], &done);
   if (done && status == RESHARD_SUCCESS && number != p->flags[rank].memory.number)
     status = rs_error(RESHARD_ERROR_INTERNAL, "rank %lld passes on other memory than its mailboxes", (long long)rank);
-  rs_error_keep(&p->first, status);
+  rs_error_save(&p->first, status);
   p->taken[rank] = done || status != RESHARD_SUCCESS;
   if (done)
     p->since = rs_now_ns();
@@ -119,7 +119,7 @@ static void take_from(rs_node *c, boxes_passing *p, int64_t rank) {
 
 static reshard_status pass_boxes(rs_node *c, boxes_passing *p) {
   rs_device *device = c->base.device;
-  rs_error_keep(&p->first, device->processes->file(device, p->flags[c->base.rank].memory.number, &p->own));
+  rs_error_save(&p->first, device->processes->file(device, p->flags[c->base.rank].memory.number, &p->own));
   p->since = rs_now_ns();
   for (bool more = true; more;) {
     more = false;
@@ -237,11 +237,11 @@ static char *slot_of(const rs_node *c, int64_t from, int64_t to, int64_t chunk) 
 }
 
 /* Copies the chunks of this number between messages and slots. */
-static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending, int64_t chunk) {
+static reshard_status copy_chunks(rs_node *c, const rs_exchange *exchange, bool sending, int64_t chunk) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
-  const rs_part *parts = sending ? turn->sends : turn->receives;
-  int64_t n = sending ? turn->nsends : turn->nreceives, me = c->base.rank, begin = rs_parts_begin(parts, n, me),
+  const rs_part *parts = sending ? exchange->sends : exchange->receives;
+  int64_t n = sending ? exchange->nsends : exchange->nreceives, me = c->base.rank, begin = rs_parts_begin(parts, n, me),
           at = chunk * b->slot, listed = 0;
   for (int64_t i = 0; i < n; i++) {
     const rs_part *p = rs_parts_at(parts, n, begin, i);
@@ -252,68 +252,68 @@ static reshard_status copy_chunks(rs_node *c, const rs_turn *turn, bool sending,
     b->spans[listed++] =
         sending ? (rs_span){p->at + at, slot, bytes, true} : (rs_span){slot, p->at + at, bytes, p->staged};
   }
-  return listed > 0 ? device->processes->copy(device, b->barrier, listed, b->spans, turn->stream) : RESHARD_SUCCESS;
+  return listed > 0 ? device->processes->copy(device, b->barrier, listed, b->spans, exchange->stream) : RESHARD_SUCCESS;
 }
 
 /* Marks the peers of messages that have a chunk of this number. */
-static void mark_peers(rs_node *c, const rs_turn *turn, int64_t chunk) {
+static void mark_peers(rs_node *c, const rs_exchange *exchange, int64_t chunk) {
   struct rs_node_boxes *b = c->boxes;
   memset(b->with, 0, (size_t)(c->base.size - 1) * sizeof *b->with);
-  for (int64_t i = 0; i < turn->nsends; i++)
-    b->with[peer_of(c->base.rank, turn->sends[i].peer)] |= turn->sends[i].bytes > chunk * b->slot;
-  for (int64_t i = 0; i < turn->nreceives; i++)
-    b->with[peer_of(c->base.rank, turn->receives[i].peer)] |= turn->receives[i].bytes > chunk * b->slot;
+  for (int64_t i = 0; i < exchange->nsends; i++)
+    b->with[peer_of(c->base.rank, exchange->sends[i].peer)] |= exchange->sends[i].bytes > chunk * b->slot;
+  for (int64_t i = 0; i < exchange->nreceives; i++)
+    b->with[peer_of(c->base.rank, exchange->receives[i].peer)] |= exchange->receives[i].bytes > chunk * b->slot;
 }
 
-static int64_t count_chunks(const struct rs_node_boxes *b, const rs_turn *turn) {
+static int64_t count_chunks(const struct rs_node_boxes *b, const rs_exchange *exchange) {
   int64_t most = 0;
-  for (int64_t i = 0; i < turn->nsends; i++)
-    most = rs_max(most, turn->sends[i].bytes);
-  for (int64_t i = 0; i < turn->nreceives; i++)
-    most = rs_max(most, turn->receives[i].bytes);
+  for (int64_t i = 0; i < exchange->nsends; i++)
+    most = rs_max(most, exchange->sends[i].bytes);
+  for (int64_t i = 0; i < exchange->nreceives; i++)
+    most = rs_max(most, exchange->receives[i].bytes);
   return rs_ceil_div(most, b->slot);
 }
 
-static reshard_status move_chunks(rs_node *c, const rs_turn *turn) {
+static reshard_status move_chunks(rs_node *c, const rs_exchange *exchange) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
-  int64_t chunks = count_chunks(b, turn);
+  int64_t chunks = count_chunks(b, exchange);
   const uint32_t key = (uint32_t)c->base.meets.transfer; /* ranks that execute different transfers find that out */
   for (int64_t k = 0; k < chunks; k++) {
-    RS_TRY(copy_chunks(c, turn, true, k));
-    mark_peers(c, turn, k);
-    RS_TRY(rs_stream_meet(device, b->barrier, b->with, key, turn->stream, RS_EDGE("slots after peers")));
-    RS_TRY(copy_chunks(c, turn, false, k));
+    RS_TRY(copy_chunks(c, exchange, true, k));
+    mark_peers(c, exchange, k);
+    RS_TRY(rs_stream_meet(device, b->barrier, b->with, key, exchange->stream, RS_EDGE("slots after peers")));
+    RS_TRY(copy_chunks(c, exchange, false, k));
   }
-  mark_peers(c, turn, 0);
-  return rs_stream_meet(device, b->barrier, b->with, key, turn->stream, RS_EDGE("slots again after peers"));
+  mark_peers(c, exchange, 0);
+  return rs_stream_meet(device, b->barrier, b->with, key, exchange->stream, RS_EDGE("slots again after peers"));
 }
 
 /* Exchanges of one capture follow one another, and so do those outside of graphs. The launches of graphs are put in
  * order by who makes them. The event is waited for on its own stream too: a handle may be another stream by now. */
-static reshard_status move_in_order(rs_node *c, const rs_turn *turn) {
+static reshard_status move_in_order(rs_node *c, const rs_exchange *exchange) {
   struct rs_node_boxes *b = c->boxes;
   rs_device *device = c->base.device;
   uint64_t capture;
-  RS_TRY(device->processes->capture(device, turn->stream, &capture));
+  RS_TRY(device->processes->capture(device, exchange->stream, &capture));
   rs_event *end = capture != 0 ? b->captured_end : b->end;
   if (capture != 0 ? b->capture == capture : b->used)
-    RS_TRY(rs_stream_wait(device, turn->stream, end, RS_EDGE("slots after slots")));
-  RS_TRY(move_chunks(c, turn));
+    RS_TRY(rs_stream_wait(device, exchange->stream, end, RS_EDGE("slots after slots")));
+  RS_TRY(move_chunks(c, exchange));
   if (capture != 0)
     b->capture = capture;
   else
     b->used = true;
-  return rs_stream_record(device, end, turn->stream, RS_EDGE("slots before slots"));
+  return rs_stream_record(device, end, exchange->stream, RS_EDGE("slots before slots"));
 }
 
-reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn) {
+reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_exchange *exchange) {
   RS_TRY(rs_node_check(c, false));
-  if (turn->nsends + turn->nreceives == 0)
+  if (exchange->nsends + exchange->nreceives == 0)
     return RESHARD_SUCCESS;
-  reshard_status status = move_in_order(c, turn);
+  reshard_status status = move_in_order(c, exchange);
   if (status != RESHARD_SUCCESS)
     return rs_node_give_up(c, status, NULL);
-  rs_comm_count_turn(turn);
+  rs_comm_count_exchange(exchange);
   return RESHARD_SUCCESS;
 }

@@ -10,6 +10,6 @@ reshard_status rs_node_boxes_make(rs_node *c);
 /* Nothing of this rank's is under way any more. The rank is not gone yet for the others. */
 void rs_node_boxes_free(rs_node *c);
 /* rs_comm_ops.exchange of this process's one rank. An error ends the communicator. */
-reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_turn *turn);
+reshard_status rs_node_exchange_on_stream(rs_node *c, const rs_exchange *exchange);
 
 #endif

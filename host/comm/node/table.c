@@ -3,9 +3,9 @@
  * A meeting is held when all ranks have come. Each leaves what it brings in its part of the block and counts itself;
  * the last one to come rings for the others: a rank costs one store and, where it has to wait, one sleep.
  *
- * Every call of `together` is a meeting, in which ranks show the call and their status: all get the error of the lowest
- * rank that failed, or that makes another call than rank 0. The verdict is held with the first step inside that needs
- * the others: an exchange, which has filled its mailbox by then, or an all-gather, so a small exchange takes one
+ * Every call of `combine` is a meeting, in which ranks publish the call and their status: all get the error of the
+ * lowest rank that failed, or that makes another call than rank 0. The verdict is held with the first step inside that
+ * needs the others: an exchange, which has filled its mailbox by then, or an all-gather, so a small exchange takes one
  * meeting. */
 #include "comm/node/create.h"
 #include "comm/node/streams.h"
@@ -41,8 +41,9 @@ static reshard_status compare_visits(rs_node *c) {
 
 /* --- Executes on streams ------------------------------------------------------------------------------------------ */
 
-/* Hosts do not meet where their streams do. Each shows what it executes before it looks at what others have shown, so
- * of two ranks that differ the later one finds it. Ranks whose streams wait for it by then hear of the end. */
+/* Hosts do not meet where their streams do. Each publishes what it executes before it looks at what others have
+ * published, so of two ranks that differ the later one finds it. Ranks whose streams wait for it by then hear of the
+ * end. */
 
 static bool is_comparable(const rs_node *c, int64_t rank) {
   return rank != c->base.rank && !c->ranks[rank].executes.captured && !rs_node_own_rank(c)->executes.captured;
@@ -57,7 +58,7 @@ static reshard_status end_different(rs_node *c, int64_t rank) {
 }
 
 /* caller: of the rank that waits in a meeting. */
-static reshard_status end_other_call(rs_node *c, int64_t executes, int64_t meets, const rs_stamp *caller) {
+static reshard_status end_other_call(rs_node *c, int64_t executes, int64_t meets, const rs_call_label *caller) {
   return rs_node_give_up(c,
                          rs_error(RESHARD_ERROR_MISMATCH,
                                   "ranks %lld and %lld make different calls: rank %lld executes a transfer, rank %lld "
@@ -72,7 +73,7 @@ static reshard_status compare_executes(rs_node *c, int64_t rank) {
   const rs_node_executes *mine = &rs_node_own_rank(c)->executes, *theirs = &c->ranks[rank].executes;
   int64_t both = rs_min(mine->given, theirs->given);
   for (int64_t i = rs_max(c->compared[rank], both - RS_NODE_EXECUTES); i < both; i++) {
-    uint64_t a = mine->shown[i % RS_NODE_EXECUTES], b = theirs->shown[i % RS_NODE_EXECUTES];
+    uint64_t a = mine->published[i % RS_NODE_EXECUTES], b = theirs->published[i % RS_NODE_EXECUTES];
     bool there = mine->given - i <= RS_NODE_EXECUTES && theirs->given - i < RS_NODE_EXECUTES;
     if (there && a != b && ((a | b) & 1) != 0)
       return end_different(c, rank);
@@ -81,7 +82,7 @@ static reshard_status compare_executes(rs_node *c, int64_t rank) {
   return RESHARD_SUCCESS;
 }
 
-static reshard_status node_show(reshard_comm comm, uint64_t key, bool reads_others, bool captured) {
+static reshard_status node_publish(reshard_comm comm, uint64_t key, bool reads_others, bool captured) {
   rs_node *c = rs_node_of(comm);
   rs_node_executes *mine = &rs_node_own_rank(c)->executes;
   if (captured) {
@@ -89,7 +90,7 @@ static reshard_status node_show(reshard_comm comm, uint64_t key, bool reads_othe
     return RESHARD_SUCCESS;
   }
   int64_t number = mine->given;
-  mine->shown[number % RS_NODE_EXECUTES] = (key & ~UINT64_C(1)) | reads_others;
+  mine->published[number % RS_NODE_EXECUTES] = (key & ~UINT64_C(1)) | reads_others;
   mine->given = number + 1;
   for (int64_t r = 0; r < comm->size; r++) {
     if (!is_comparable(c, r))
@@ -197,7 +198,7 @@ static void node_destroy(reshard_comm comm) {
 }
 
 static const rs_message_ops node_messages = {.reserve = rs_node_reserve, .mailbox = rs_node_mailbox};
-static const rs_neighbour_ops node_neighbours = {.pass = rs_node_pass, .take = rs_node_take, .show = node_show};
+static const rs_neighbour_ops node_neighbours = {.pass = rs_node_pass, .take = rs_node_take, .publish = node_publish};
 
 const rs_comm_ops rs_node_ops = {
     .name = "node",

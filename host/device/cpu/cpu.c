@@ -324,7 +324,7 @@ static const rs_device_memory cpu_memory = {
     .host_free = rs_cpu_free,
     .memcpy = rs_cpu_memcpy,
     .memset = rs_cpu_memset,
-    .reach = rs_cpu_reach,
+    .enable_access = rs_cpu_enable_access,
 };
 
 /* Storage in segments; staging and tables, which no other process reads, are private all the same. */
@@ -338,7 +338,7 @@ static const rs_device_memory shared_cpu_memory = {
     .host_free = rs_cpu_free,
     .memcpy = rs_cpu_memcpy,
     .memset = rs_cpu_memset,
-    .reach = rs_cpu_reach,
+    .enable_access = rs_cpu_enable_access,
 };
 
 static const rs_device_streams cpu_streams = {

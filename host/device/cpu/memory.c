@@ -101,7 +101,7 @@ reshard_status rs_cpu_capturing(rs_device *device, void *stream, bool *capturing
   return rs_cpu_event_record(device, NULL, stream);
 }
 
-reshard_status rs_cpu_reach(rs_device *device, rs_device *other, bool *can) {
+reshard_status rs_cpu_enable_access(rs_device *device, rs_device *other, bool *can) {
   *can = other->type == device->type;
   return RESHARD_SUCCESS;
 }

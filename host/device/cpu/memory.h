@@ -26,7 +26,7 @@ reshard_status rs_cpu_event_done(rs_device *device, rs_event *event, bool *done)
 reshard_status rs_cpu_synchronize(rs_device *device, void *stream);
 reshard_status rs_cpu_finish(rs_device *device);
 reshard_status rs_cpu_capturing(rs_device *device, void *stream, bool *capturing);
-reshard_status rs_cpu_reach(rs_device *device, rs_device *other, bool *can);
+reshard_status rs_cpu_enable_access(rs_device *device, rs_device *other, bool *can);
 
 /* Selection along a dim by the CPU, in box copies. */
 reshard_status rs_cpu_select(rs_device *device, const rs_select *select, rs_select_fault *fault, void *stream);

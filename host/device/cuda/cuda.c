@@ -176,7 +176,8 @@ static void cuda_destroy(rs_device *device) {
 /* All of both tables but storage. */
 #define MEMORY_BUT_STORAGE \
   .alloc = rs_cuda_alloc, .free = rs_cuda_free, .host_alloc = rs_cuda_host_alloc, .host_free = rs_cuda_host_free, \
-  .memcpy = rs_cuda_memcpy, .memset = rs_cuda_memset, .reach = rs_cuda_reach, .look_up = rs_cuda_look_up
+  .memcpy = rs_cuda_memcpy, .memset = rs_cuda_memset, .enable_access = rs_cuda_enable_access, \
+  .look_up = rs_cuda_look_up
 
 static const rs_device_memory cuda_memory = {
     MEMORY_BUT_STORAGE,

@@ -239,7 +239,7 @@ static reshard_status reach_peer(rs_device *device, rs_device *other, bool *can)
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
+reshard_status rs_cuda_enable_access(rs_device *device, rs_device *other, bool *can) {
   if (other->type != RESHARD_DEVICE_CUDA || other->index == device->index) {
     *can = other->type == RESHARD_DEVICE_CUDA;
     return RESHARD_SUCCESS;
@@ -252,11 +252,11 @@ reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can) {
 }
 
 /* Access of another GPU to memory of a GPU depends on peer access, on its pool, or on its mapping: the driver knows. */
-static reshard_status find_access(rs_cuda *cuda, const void *at, bool *reached) {
+static reshard_status find_access(rs_cuda *cuda, const void *at, bool *accessible) {
   unsigned flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
   RS_TRY(rs_cuda_check_driver(cuda->get_attribute(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, (uintptr_t)at),
                               "cuPointerGetAttribute"));
-  *reached = (flags & CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ) != 0;
+  *accessible = (flags & CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ) != 0;
   return RESHARD_SUCCESS;
 }
 
@@ -268,7 +268,7 @@ reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *ad
   bool gpu = attributes.type == cudaMemoryTypeDevice;
   *address = (rs_address){gpu ? attributes.device : -1, attributes.type != cudaMemoryTypeUnregistered};
   if (gpu && attributes.device != device->index)
-    RS_THEN(status, find_access(rs_cuda_of(device), at, &address->reached));
+    RS_THEN(status, find_access(rs_cuda_of(device), at, &address->accessible));
   rs_cuda_leave(before);
   return status;
 }

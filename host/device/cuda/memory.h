@@ -22,7 +22,7 @@ void rs_cuda_part(rs_cuda *cuda);
 /* Lets kernels of GPU `by`, of this process, reach storage of device's GPU from now on, where GPUs can: that of each
  * handle, also of later ones, until none of that GPU is left. For preparing. */
 reshard_status rs_cuda_open(rs_device *device, int by);
-reshard_status rs_cuda_reach(rs_device *device, rs_device *other, bool *can);
+reshard_status rs_cuda_enable_access(rs_device *device, rs_device *other, bool *can);
 reshard_status rs_cuda_look_up(rs_device *device, const void *at, rs_address *address);
 
 #endif

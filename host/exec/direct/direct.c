@@ -25,12 +25,12 @@ static bool direct_applicable(reshard_comm comm, reshard_path asked) {
 static bool between_processes(reshard_comm comm) { return !comm->memory.direct; }
 
 static rs_program *const *programs_of(const rs_binding *binding) {
-  return binding->by_lane ? binding->compiled.at : &binding->keep;
+  return binding->by_lane ? binding->compiled.at : &binding->self_copy;
 }
 
-/* rs_view_of of a transfer: peers have shown where their arrays are. */
+/* rs_view_of of a transfer: peers have published where their arrays are. */
 static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  rs_offer_view(((const rs_offer *const *)user)[rank], entry, source, array, view);
+  rs_descriptor_view(((const rs_descriptor *const *)user)[rank], entry, source, array, view);
   return RESHARD_SUCCESS;
 }
 
@@ -64,26 +64,26 @@ static reshard_status compile_lanes(int64_t n, void **all) {
 }
 
 /* Lists the copies to one of the ranks of this process, each of which may read the lists of the others meanwhile. */
-static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+static reshard_status list_copies(reshard_transfer t, rs_binding *binding, const rs_descriptor *const *descriptors) {
   RS_TRY(t->comm->ops->threads->enter(t->comm));
   reshard_status status =
-      rs_pull(t->plan, NULL, view_of_peer, NULL, (void *)offers, &binding->listed, &binding->foreign_bytes);
+      rs_pull(t->plan, NULL, view_of_peer, NULL, (void *)descriptors, &binding->listed, &binding->foreign_bytes);
   t->comm->ops->threads->leave(t->comm);
   return status;
 }
 
 /* Compiles those to the only rank of its process. */
-static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
+static reshard_status compile_alone(reshard_transfer t, rs_binding *binding, const rs_descriptor *const *descriptors) {
   rs_copies *copies = &binding->listed;
   copies->deal = between_processes(t->comm);
-  RS_TRY(rs_pull(t->plan, NULL, view_of_peer, NULL, (void *)offers, copies, &binding->foreign_bytes));
+  RS_TRY(rs_pull(t->plan, NULL, view_of_peer, NULL, (void *)descriptors, copies, &binding->foreign_bytes));
   int64_t bytes = between_processes(t->comm) ? t->plan->info.bytes : copies->bytes;
-  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.barrier, &binding->keep)
+  return copies->copy.n > 0 ? rs_binding_compile(t, binding, copies, bytes, t->streams.barrier, &binding->self_copy)
                             : RESHARD_SUCCESS;
 }
 
-static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
-  RS_TRY(t->comm->locals > 1 ? list_copies(t, binding, offers) : compile_alone(t, binding, offers));
+static reshard_status direct_bind(reshard_transfer t, rs_binding *binding, const rs_descriptor *const *descriptors) {
+  RS_TRY(t->comm->locals > 1 ? list_copies(t, binding, descriptors) : compile_alone(t, binding, descriptors));
   binding->info = (reshard_transfer_info){.path = RESHARD_PATH_DIRECT, .copies = binding->listed.copy.n, .rounds = 1};
   if (t->comm->locals == 1)
     rs_copies_free(&binding->listed);
@@ -98,16 +98,16 @@ static void count_bytes(const rs_execution *x) {
 static reshard_status direct_run(rs_execution *x) {
   reshard_comm comm = x->t[0]->comm;
   rs_device *device = comm->device;
-  bool apart = between_processes(comm), shown = x->t[0]->cached != NULL; /* in a meeting of this call */
-  if (apart && !shown) /* within another call `together` is no meeting */
-    RS_TRY(comm->meets.transfer != 0 ? rs_comm_meet(comm) : rs_offers_meet(comm, x->t[0]->key));
+  bool apart = between_processes(comm), published = x->t[0]->cached != NULL; /* in a meeting of this call */
+  if (apart && !published) /* within another call `combine` is no meeting */
+    RS_TRY(comm->meets.transfer != 0 ? rs_comm_meet(comm) : rs_descriptors_meet(comm, x->t[0]->key));
   rs_trace_work(device, NULL, "copy", -1, rs_execution_copied(x, device));
   reshard_status status = device->work->run(device, 1, programs_of(&x->t[0]->binding), NULL);
   rs_trace_worked(device, NULL);
-  if (apart && shown)
-    status = rs_agree(comm, status); /* with those that could not bind what was shown */
+  if (apart && published)
+    status = rs_agree(comm, status); /* with those that could not bind what was published */
   else if (apart)
-    RS_THEN(status, rs_offers_meet(comm, x->t[0]->key));
+    RS_THEN(status, rs_descriptors_meet(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)
     count_bytes(x);
   return status;

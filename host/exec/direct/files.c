@@ -1,6 +1,6 @@
 /* Memory files of processes with CPUs. A rank passes its own to those that read it in a plan, when they first do, and
  * takes theirs: whoever reads none has none. A rank that fails goes on with the others, so that no message is left. */
-#include "exec/offer.h"
+#include "exec/descriptor.h"
 
 #include "device/cpu/segment.h"
 
@@ -34,7 +34,7 @@ static reshard_status pass_one(reshard_comm comm, int64_t rank, bool from, int o
 }
 
 reshard_status rs_files_pass(reshard_comm comm, rs_partners with) {
-  rs_kept_error first = {0};
+  rs_saved_error first = {0};
   int64_t since = rs_now_ns();
   int own = -1;
   bool some = false, open;
@@ -42,7 +42,7 @@ reshard_status rs_files_pass(reshard_comm comm, rs_partners with) {
     some = is_wanted(comm, &with.at[i], false) || is_wanted(comm, &with.at[i], true);
   if (!some)
     return RESHARD_SUCCESS;
-  rs_error_keep(&first, rs_shared_open(&own));
+  rs_error_save(&first, rs_shared_open(&own));
   open = own >= 0;
   for (bool more = true; more;) {
     more = false;
@@ -51,7 +51,7 @@ reshard_status rs_files_pass(reshard_comm comm, rs_partners with) {
       bool from = i >= with.n, done;
       if (!is_wanted(comm, p, from))
         continue;
-      rs_error_keep(&first, pass_one(comm, p->rank, from, own, since, &done));
+      rs_error_save(&first, pass_one(comm, p->rank, from, own, since, &done));
       since = done ? rs_now_ns() : since;
       more |= !done;
     }

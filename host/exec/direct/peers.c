@@ -36,7 +36,7 @@ struct rs_peers {
   rs_peer_list *lists; /* [comm->size] */
   passing *passing;    /* [comm->size] */
   uint64_t freed;      /* as rs_device_processes.freed was when this rank looked for what it has freed last */
-  bool untold;         /* it has found some, and others have not heard of it */
+  bool unpublished;    /* it has found some, and others have not heard of it */
   int64_t gone;        /* memory of others that bindings still have, and that its owner has freed */
 };
 
@@ -87,7 +87,7 @@ static void forget_freed(reshard_comm comm, peer_rank *p) {
   for (int64_t i = 0; i < p->passed.n; i++)
     if (comm->device->processes->there(p->passed.at[i]))
       p->passed.at[kept++] = p->passed.at[i];
-  comm->memory.peers->untold |= kept < p->passed.n;
+  comm->memory.peers->unpublished |= kept < p->passed.n;
   p->passed.n = p->settled = kept;
 }
 
@@ -95,7 +95,7 @@ static void forget_freed(reshard_comm comm, peer_rank *p) {
 bool rs_peers_have_freed(reshard_comm comm) {
   struct rs_peers *peers = comm->memory.peers;
   uint64_t freed;
-  if (peers == NULL || peers->untold)
+  if (peers == NULL || peers->unpublished)
     return peers != NULL;
   freed = comm->device->processes->freed();
   if (freed == peers->freed)
@@ -144,9 +144,9 @@ static rs_exported_memory memory_of(const rs_peer_list *list, int64_t i) {
 /* Descriptors that a call passes on. */
 typedef struct pass_state {
   const rs_peer_list *mine;
-  int64_t since;       /* something has moved last */
-  bool refused;        /* a descriptor could not be passed on: messages go without from then on */
-  rs_kept_error first; /* nothing is opened from then on */
+  int64_t since;        /* something has moved last */
+  bool refused;         /* a descriptor could not be passed on: messages go without from then on */
+  rs_saved_error first; /* nothing is opened from then on */
 } pass_state;
 
 /* Passes on memory of this rank, or tells that it cannot. */
@@ -155,7 +155,7 @@ static reshard_status send_one(reshard_comm comm, int64_t rank, uint64_t number,
   reshard_status made = RESHARD_SUCCESS;
   if (!s->refused)
     made = comm->device->processes->file(comm->device, number, &fd);
-  rs_error_keep(&s->first, made);
+  rs_error_save(&s->first, made);
   reshard_status status = comm->ops->neighbours->pass(comm, rank, s->since, number, fd, done);
   s->refused |= made != RESHARD_SUCCESS || status != RESHARD_SUCCESS;
   if (fd >= 0)
@@ -172,7 +172,7 @@ static void send_some(reshard_comm comm, passing *with, pass_state *s) {
     if (!memory.by_file || has_number(p->passed.at, p->passed.n, memory.number))
       continue;
     reshard_status status = send_one(comm, with->rank, memory.number, s, &done);
-    rs_error_keep(&s->first, status);
+    rs_error_save(&s->first, status);
     if (!done) {
       if (status != RESHARD_SUCCESS)
         with->next = with->last;
@@ -219,14 +219,14 @@ static void receive_some(reshard_comm comm, passing *with, pass_state *s) {
     bool done;
     reshard_status status = comm->ops->neighbours->take(comm, with->rank, s->since, &number, &fd, &done);
     if (!done) {
-      rs_error_keep(&s->first, status);
+      rs_error_save(&s->first, status);
       with->missing = status == RESHARD_SUCCESS ? with->missing : 0;
       return;
     }
     if (find_listed(&comm->memory.peers->lists[with->rank], number, &memory) && find_memory(p, number) == NULL) {
-      rs_error_keep(&s->first, status);
+      rs_error_save(&s->first, status);
       if (s->first.status == RESHARD_SUCCESS)
-        rs_error_keep(&s->first, open_fresh(comm, p, &memory, fd));
+        rs_error_save(&s->first, open_fresh(comm, p, &memory, fd));
       with->missing--;
     }
     if (fd >= 0)
@@ -256,7 +256,7 @@ static void close_freed(reshard_comm comm, peer_rank *p, const rs_peer_list *lis
 
 void rs_peers_hear(reshard_comm comm) {
   struct rs_peers *peers = comm->memory.peers;
-  peers->untold = false;                   /* all have this rank's list */
+  peers->unpublished = false;              /* all have this rank's list */
   for (int64_t r = 0; r < comm->size; r++) /* each rank tells of its own once, whoever reads it in a plan */
     if (comm->memory.imports[r] != NULL)
       close_freed(comm, &peers->ranks[r], &peers->lists[r]);
@@ -299,7 +299,7 @@ reshard_status rs_peers_pass(reshard_comm comm, rs_partners partners) {
     if (comm->memory.imports[p->rank] == NULL) /* on another node, or this rank itself */
       continue;
     with.missing = count_missing(peer, theirs, p->received > 0 ? theirs->n : theirs->nflags);
-    rs_error_keep(&state.first, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
+    rs_error_save(&state.first, rs_vec_reserve(&peer->memory, peer->memory.n + with.missing));
     peers->passing[n++] = with;
   }
   return pass_in_turns(comm, &state, peers->passing, n);

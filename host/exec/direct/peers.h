@@ -7,7 +7,7 @@
 
 #include "comm/comm.h"
 #include "device/cpu/segment.h"
-#include "exec/offer.h"
+#include "exec/descriptor.h"
 #include "plan/plan.h"
 
 /* The memory of a rank, which tells of it in its string of sources. */
@@ -51,11 +51,11 @@ reshard_status rs_remote_sources_write(reshard_comm comm, const struct reshard_p
                                        int64_t *size);
 /* Lists the memory of GPUs in a string, which it points into; false: it is too short for a string. */
 bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list);
-/* Maps what `rank` tells of, and lists its arrays at their addresses here. The caller frees *offer, which may be there
- * also after an error; mappings have to outlive it. */
+/* Maps what `rank` tells of, and lists its arrays at their addresses here. The caller frees *descriptor, which may be
+ * there also after an error; mappings have to outlive it. */
 reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t rank, const char *bytes, int64_t size,
-                                      rs_mappings *mappings, const rs_offer **offer);
-void rs_remote_sources_free(const rs_offer *offer); /* NULL is allowed */
+                                      rs_mappings *mappings, const rs_descriptor **descriptor);
+void rs_remote_sources_free(const rs_descriptor *descriptor); /* NULL is allowed */
 /* Maps the flags in a string that is long enough, at *flags. */
 reshard_status rs_remote_flags_open(int64_t rank, const char *bytes, rs_mappings *mappings, void **flags);
 

@@ -194,17 +194,17 @@ static reshard_status map_one(rs_mappings *m, int64_t rank, const rs_source_memo
   return RESHARD_SUCCESS;
 }
 
-/* --- Offers of other processes ------------------------------------------------------------------------------------ */
+/* --- Descriptors of other processes ------------------------------------------------------------------------------- */
 
-/* An offer with all that it points to. */
-typedef struct remote_offer {
-  rs_offer offer;
+/* A descriptor with all that it points to. */
+typedef struct remote_descriptor {
+  rs_descriptor descriptor;
   rs_arrays arrays;
   int64_t *first;
-} remote_offer;
+} remote_descriptor;
 
-void rs_remote_sources_free(const rs_offer *offer) {
-  remote_offer *f = (remote_offer *)offer;
+void rs_remote_sources_free(const rs_descriptor *descriptor) {
+  remote_descriptor *f = (remote_descriptor *)descriptor;
   if (f == NULL)
     return;
   rs_arrays_free(&f->arrays);
@@ -253,9 +253,9 @@ static rs_source_buffer read_buffer(const source_parts *p, int64_t i) {
 
 /* The error of a segment that could not be mapped, with the tensor of its first buffer; the flags of a barrier have
  * none. */
-static reshard_status refuse_segment(reshard_status status, const remote_offer *f, const source_parts *p,
+static reshard_status refuse_segment(reshard_status status, const remote_descriptor *f, const source_parts *p,
                                      int64_t segment) {
-  const struct reshard_plan_s *plan = f->offer.plan;
+  const struct reshard_plan_s *plan = f->descriptor.plan;
   int64_t i = 0, e = plan->ngiven - 1;
   while (i < p->header.buffers && read_buffer(p, i).segment != segment)
     i++;
@@ -263,18 +263,18 @@ static reshard_status refuse_segment(reshard_status status, const remote_offer *
     return status;
   while (f->first[e] > i)
     e--;
-  return rs_error(status, "rank %lld has a source of entry %lld '%.64s': %s", (long long)f->offer.rank, (long long)e,
-                  plan->entries[e].name, reshard_last_error());
+  return rs_error(status, "rank %lld has a source of entry %lld '%.64s': %s", (long long)f->descriptor.rank,
+                  (long long)e, plan->entries[e].name, reshard_last_error());
 }
 
 /* Maps what a rank tells of, and lists its arrays at their addresses here. */
-static reshard_status fill_arrays(const source_parts *p, rs_mappings *m, const char **segments, remote_offer *f) {
+static reshard_status fill_arrays(const source_parts *p, rs_mappings *m, const char **segments, remote_descriptor *f) {
   rs_arrays *arrays = &f->arrays;
   int64_t n = p->header.buffers;
   for (int64_t i = 0; i < p->header.segments; i++) {
     rs_source_memory memory;
     memcpy(&memory, p->segments + i * (int64_t)sizeof memory, sizeof memory);
-    reshard_status status = map_one(m, f->offer.rank, &memory, &segments[i]);
+    reshard_status status = map_one(m, f->descriptor.rank, &memory, &segments[i]);
     if (status != RESHARD_SUCCESS)
       return refuse_segment(status, f, p, i);
   }
@@ -310,15 +310,15 @@ bool rs_remote_sources_list(const char *bytes, int64_t size, rs_peer_list *list)
 }
 
 reshard_status rs_remote_sources_read(const struct reshard_plan_s *plan, int64_t rank, const char *bytes, int64_t size,
-                                      rs_mappings *m, const rs_offer **offer) {
-  remote_offer *f;
+                                      rs_mappings *m, const rs_descriptor **descriptor) {
+  remote_descriptor *f;
   source_parts parts = {.segments = NULL};
   int64_t buffers;
   const char **segments = NULL;
   RS_TRY(rs_alloc_zero(&f, 1, sizeof *f));
-  *offer = &f->offer; /* from here on the caller frees it */
+  *descriptor = &f->descriptor; /* from here on the caller frees it */
   RS_TRY(rs_alloc(&f->first, plan->nentries, sizeof *f->first));
-  f->offer = (rs_offer){rank, plan, &f->arrays, f->first};
+  f->descriptor = (rs_descriptor){rank, plan, &f->arrays, f->first};
   count_buffers(plan, rank, f->first, &buffers);
   RS_TRY(split_string(rank, bytes, size, buffers, &parts));
   RS_TRY(rs_alloc((void *)&segments, parts.header.segments, sizeof *segments));

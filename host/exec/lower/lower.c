@@ -283,7 +283,7 @@ static int64_t holder_of(const rs_hops *hops, const rs_message *message) {
 }
 
 /* Peers in turn from the next rank on, so that ranks that all read one another do not begin with the same one. */
-reshard_status rs_pull(const struct reshard_plan_s *plan, const rs_hops *hops, rs_view_of view_of, rs_reaches reaches,
+reshard_status rs_pull(const struct reshard_plan_s *plan, const rs_hops *hops, rs_view_of view_of, rs_maps_rank maps,
                        void *user, rs_copies *copies, int64_t *foreign_bytes) {
   const rs_class *classes = hops != NULL ? hops->classes : plan->classes.at;
   for (int64_t i = 0; i < plan->nentries; i++) {
@@ -297,7 +297,7 @@ reshard_status rs_pull(const struct reshard_plan_s *plan, const rs_hops *hops, r
       const rs_message *message = &from[(first + m) % n];
       int64_t rank = holder_of(hops, message);
       bool passed = hops != NULL && hops->streams.at[message->peer].group > 0;
-      if (!passed && (reaches == NULL || reaches(user, rank)))
+      if (!passed && (maps == NULL || maps(user, rank)))
         RS_TRY(pull_message(plan, i, c, rank, message, view_of, user, &dst, copies));
     }
     *foreign_bytes += copies->bytes - before;

@@ -69,7 +69,8 @@ reshard_status rs_packer_lower(packer *p, packed_message *msg, bool sending, int
 static reshard_status message_of(const packer *p, const rs_peer *peer, bool sending, packed_message *out) {
   const struct reshard_plan_s *plan = p->plan;
   const rs_arrays *arrays = &p->binding->arrays;
-  int64_t bytes = sending ? peer->sent : peer->received, pieces = rs_pace_pieces(&p->transfer->messages.pace, bytes);
+  int64_t bytes = sending ? peer->sent : peer->received,
+          pieces = rs_schedule_pieces(&p->transfer->messages.schedule, bytes);
   packed_message msg = {.peer = peer, .bytes = bytes, .pieces = pieces};
   if (!p->transfer->comm->messages.staged)
     msg.in_place = rs_arrays_message(arrays, plan, peer, sending, rs_comm_alignment(p->transfer->comm));
@@ -77,14 +78,14 @@ static reshard_status message_of(const packer *p, const rs_peer *peer, bool send
     RS_TRY(rs_arrays_strided(arrays, plan, peer, p->transfer->comm->messages.least_run, &msg.strided));
     msg.in_place = (char *)msg.strided.at; /* which is read alone */
   }
-  msg.round = rs_piece_round(&p->transfer->messages.pace, pieces, 0);
+  msg.round = rs_piece_round(&p->transfer->messages.schedule, pieces, 0);
   *out = msg;
   return RESHARD_SUCCESS;
 }
 
 /* Lists the messages, those that go in place among them, and the size of the staging for the others. */
 static reshard_status find_messages(packer *p) {
-  if (p->transfer->messages.pace.passes)
+  if (p->transfer->messages.schedule.passes)
     return rs_packer_find_streams(p);
   const struct reshard_plan_s *plan = p->plan;
   reshard_transfer_info *info = &p->binding->info;
@@ -95,7 +96,7 @@ static reshard_status find_messages(packer *p) {
   RS_TRY_GOTO(status, rs_alloc(&p->receives, plan->peers.n, sizeof *p->receives), done);
   for (int64_t i = 0; i < plan->peers.n; i++) {
     const rs_peer *peer = &plan->peers.at[i];
-    if (rs_transfer_reaches(p->transfer, peer->rank)) {
+    if (rs_transfer_maps(p->transfer, peer->rank)) {
       in_place[2 * i] = in_place[2 * i + 1] = true;
       continue;
     }
@@ -110,7 +111,7 @@ static reshard_status find_messages(packer *p) {
     info->packs_skipped += in_place[2 * i];
     info->unpacks_skipped += in_place[2 * i + 1];
   }
-  p->staging = rs_plan_staging(plan, &p->transfer->messages.pace, in_place);
+  p->staging = rs_plan_staging(plan, &p->transfer->messages.schedule, in_place);
 done:
   free(in_place);
   return status;
@@ -157,7 +158,7 @@ static char *place_messages(packer *p, packed_message *messages, int64_t n, char
       continue;
     msg->staged = next;
     msg->slot = slot++;
-    next += rs_place_bytes(&p->transfer->messages.pace, p->staging.whole, msg->bytes);
+    next += rs_place_bytes(&p->transfer->messages.schedule, p->staging.whole, msg->bytes);
   }
   return next;
 }
@@ -189,7 +190,7 @@ static reshard_status find_workspace(packer *p) {
   }
   if (rs_transfer_mailbox(t) > 0)
     return RESHARD_SUCCESS;
-  if (t->messages.pace.passes) {
+  if (t->messages.schedule.passes) {
     rs_packer_place_streams(p);
     return RESHARD_SUCCESS;
   }
@@ -224,7 +225,7 @@ static reshard_status lower_own(packer *p, bool sending) {
 
 /* First byte of piece i of a message. */
 static int64_t piece_begin(const packer *p, const packed_message *msg, bool sending, int64_t i) {
-  int64_t at = rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, i);
+  int64_t at = rs_piece_begin(&p->transfer->messages.schedule, msg->bytes, msg->pieces, i);
   return rs_plan_block_begin(p->plan, sending, msg->peer->rank, at);
 }
 
@@ -233,7 +234,7 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   int64_t begin = piece_begin(p, msg, sending, msg->piece), end = piece_begin(p, msg, sending, msg->piece + 1);
   reshard_comm comm = p->transfer->comm;
   bool staged = msg->in_place == NULL, in_mailbox = rs_transfer_mailbox(p->transfer) > 0 && staged;
-  int turn = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
+  int mailbox_slot = msg->pieces == 1 ? -1 : (int)(msg->piece % 2);
   char *at, *mailbox = NULL;
   for (int64_t left = end - begin, i = msg->piece; comm->messages.mailbox > 0 && left > 0 && i < msg->piece + 2;
        i++, left -= comm->messages.mailbox) { /* both places, where it is longer than one */
@@ -245,13 +246,13 @@ static reshard_status make_part(packer *p, packed_message *msg, bool sending, in
   at = in_mailbox ? mailbox
        : !staged  ? msg->in_place + begin
                   : msg->staged + (p->staging.whole ? begin : half * p->staging.half);
-  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, turn, NULL, NULL, 0};
+  *part = (rs_part){msg->peer->rank, at, end - begin, NULL, staged, in_mailbox, mailbox_slot, NULL, NULL, 0};
   if (msg->strided.at != NULL)
     RS_TRY(comm->ops->messages->make_type(comm, msg->strided.runs, msg->strided.run, msg->strided.stride, &part->type));
   if (slot != NULL)
     *slot = (rs_slot){staged ? 2 * msg->slot + half : -1, false};
   if (++msg->piece < msg->pieces)
-    msg->round = rs_piece_round(&p->transfer->messages.pace, msg->pieces, msg->piece);
+    msg->round = rs_piece_round(&p->transfer->messages.schedule, msg->pieces, msg->piece);
   if (!staged || msg->shared)
     return RESHARD_SUCCESS;
   p->copies.staging = sending;
@@ -305,7 +306,7 @@ static reshard_status make_parts(packer *p, bool sending, rs_round *r, int half)
     RS_TRY(make_part(p, msg, sending, half, part, *slots != NULL ? &(*slots)[made] : NULL));
     if (!together)
       RS_TRY(rs_packer_compile(p, &p->copies, &part->program));
-    if (p->transfer->comm->messages.mailbox > 0 && part->turn < 0)
+    if (p->transfer->comm->messages.mailbox > 0 && part->mailbox_slot < 0)
       RS_TRY(make_other(p, before, sending, part));
     made++;
   }
@@ -321,8 +322,8 @@ static reshard_status make_round(packer *p, int64_t number) {
   rs_round *r = &b->rounds[b->nrounds++]; /* from here on the binding frees it */
   *r = (rs_round){.number = number, .collective = p->collective};
   for (int sending = 1; sending >= 0; sending--)
-    RS_TRY(p->transfer->messages.pace.passes ? rs_packer_make_passed(p, sending, r, half)
-                                             : make_parts(p, sending, r, half));
+    RS_TRY(p->transfer->messages.schedule.passes ? rs_packer_make_passed(p, sending, r, half)
+                                                 : make_parts(p, sending, r, half));
   return RESHARD_SUCCESS;
 }
 
@@ -355,39 +356,37 @@ static reshard_status find_reuse(packer *p) {
   return RESHARD_SUCCESS;
 }
 
-/* rs_view_of and rs_reaches of ranks whose sources are read. */
+/* rs_view_of and rs_maps_rank of ranks whose sources are read. */
 static reshard_status view_of_peer(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  rs_offer_view(((const packer *)user)->offers[rank], entry, source, array, view);
+  rs_descriptor_view(((const packer *)user)->descriptors[rank], entry, source, array, view);
   return RESHARD_SUCCESS;
 }
-static bool reaches_peer(void *user, int64_t rank) {
-  return rs_transfer_reaches(((const packer *)user)->transfer, rank);
-}
+static bool maps_peer(void *user, int64_t rank) { return rs_transfer_maps(((const packer *)user)->transfer, rank); }
 
 /* Compiles the copies that stay on the rank, with those from ranks whose sources are read. */
 static reshard_status make_keep(packer *p) {
-  rs_copies kept = {.deal = p->offers != NULL};
-  const rs_hops *hops = p->transfer->messages.pace.passes ? p->plan->hops : NULL;
-  reshard_status status =
-      p->offers == NULL ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
-                        : rs_pull(p->plan, hops, view_of_peer, reaches_peer, p, &kept, &p->binding->foreign_bytes);
-  RS_THEN(status, rs_packer_compile(p, &kept, &p->binding->keep));
-  if (status == RESHARD_SUCCESS && p->binding->keep != NULL &&
+  rs_copies kept = {.deal = p->descriptors != NULL};
+  const rs_hops *hops = p->transfer->messages.schedule.passes ? p->plan->hops : NULL;
+  reshard_status status = p->descriptors == NULL
+                              ? rs_pull_own(p->plan, &p->binding->arrays, &kept)
+                              : rs_pull(p->plan, hops, view_of_peer, maps_peer, p, &kept, &p->binding->foreign_bytes);
+  RS_THEN(status, rs_packer_compile(p, &kept, &p->binding->self_copy));
+  if (status == RESHARD_SUCCESS && p->binding->self_copy != NULL &&
       p->transfer->streams.barrier != NULL) /* it reads others' memory */
-    p->transfer->comm->device->processes->guard(p->binding->keep, p->transfer->streams.barrier);
+    p->transfer->comm->device->processes->guard(p->binding->self_copy, p->transfer->streams.barrier);
   rs_copies_free(&kept);
   return status;
 }
 
-reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_offer *const *offers) {
-  packer p = {.transfer = t, .plan = t->plan, .binding = binding, .offers = offers};
-  binding->info = (reshard_transfer_info){.path = t->path->number, .rounds = t->messages.pace.rounds};
+reshard_status rs_packed_bind(reshard_transfer t, rs_binding *binding, const rs_descriptor *const *descriptors) {
+  packer p = {.transfer = t, .plan = t->plan, .binding = binding, .descriptors = descriptors};
+  binding->info = (reshard_transfer_info){.path = t->path->number, .rounds = t->messages.schedule.rounds};
   reshard_status status;
   RS_TRY_GOTO(status, find_messages(&p), done);
   RS_TRY_GOTO(status, find_workspace(&p), done);
-  if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.keeps)
+  if (p.collective.kind == RESHARD_COLLECTIVE_NONE || p.placement.self_copies)
     RS_TRY_GOTO(status, make_keep(&p), done);
-  int64_t rounds = t->messages.pace.rounds + t->messages.later;
+  int64_t rounds = t->messages.schedule.rounds + t->messages.later;
   RS_TRY_GOTO(status, rs_alloc_zero(&binding->rounds, rounds, sizeof *binding->rounds), done);
   for (int64_t number = 0; number < rounds; number++)
     RS_TRY_GOTO(status, make_round(&p, number), done);

@@ -123,18 +123,18 @@ static char *common_address(const struct reshard_transfer_s *t, const rs_arrays 
 void rs_collective_place(const struct reshard_transfer_s *t, const reshard_pattern *pattern, const rs_arrays *arrays,
                          rs_placement *p) {
   int64_t bytes = pattern->bytes, row = t->plan->world * bytes;
-  *p = (rs_placement){.keeps = true};
+  *p = (rs_placement){.self_copies = true};
   switch (pattern->kind) {
   case RESHARD_COLLECTIVE_ALL_GATHER:
     p->send = common_address(t, arrays);
     p->receive = rs_plan_keeps_what_it_sends(t->plan) ? row_address(t, bytes, arrays, false) : NULL;
-    p->keeps = p->receive == NULL;
+    p->self_copies = p->receive == NULL;
     p->receive_bytes = p->receive == NULL ? row : 0;
     break;
   case RESHARD_COLLECTIVE_ALL_TO_ALL:
     p->send = row_address(t, bytes, arrays, true);
     p->receive = row_address(t, bytes, arrays, false);
-    p->keeps = false;
+    p->self_copies = false;
     p->send_bytes = p->send == NULL ? row : 0;
     p->receive_bytes = p->receive == NULL ? row : 0;
     break;

@@ -29,7 +29,7 @@ static bool mixed_applicable(reshard_comm comm, reshard_path asked) {
 static reshard_status mixed_run(rs_execution *x) {
   reshard_comm comm = x->t[0]->comm;
   if (comm->meets.transfer == 0 && x->t[0]->cached == NULL)
-    RS_TRY(rs_offers_meet(comm, x->t[0]->key));
+    RS_TRY(rs_descriptors_meet(comm, x->t[0]->key));
   reshard_status status = rs_packed_run(x);
   RS_THEN(status, rs_comm_meet_node(comm, x->t[0]->key));
   if (status == RESHARD_SUCCESS)

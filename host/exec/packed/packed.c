@@ -45,7 +45,7 @@ static reshard_status connect_peers(reshard_transfer t) {
   RS_THEN(status, rs_alloc(&receives, all.n, sizeof *receives));
   for (int64_t i = 0; i < all.n && status == RESHARD_SUCCESS; i++) {
     const rs_peer *p = &all.at[i];
-    if (rs_transfer_reaches(t, p->rank) && !t->messages.pace.passes) /* else some of it may be passed on */
+    if (rs_transfer_maps(t, p->rank) && !t->messages.schedule.passes) /* else some of it may be passed on */
       continue;
     if (p->sent > 0)
       sends[nsends++] = p->rank;
@@ -63,7 +63,7 @@ static reshard_status connect_peers(reshard_transfer t) {
 /* Prepares the communicator for the exchanges of a packed transfer, on all ranks or on none. */
 reshard_status rs_packed_prepare(const rs_bind_calls *calls) {
   reshard_comm comm = calls->comm;
-  reshard_status status = rs_bind_calls_together(calls, reserve_exchange);
+  reshard_status status = rs_bind_calls_combine(calls, reserve_exchange);
   if (comm->locals < comm->size) /* ranks that do not meet may fail one by one */
     status = rs_agree(comm, status);
   return status == RESHARD_SUCCESS && comm->ops->messages->connect != NULL ? connect_peers(calls->rank[0]->t) : status;
@@ -87,9 +87,9 @@ int64_t rs_packed_next_round(const rs_execution *x) {
     bool in = r != NULL && r->number == first->number;
     const int64_t *domains = t[i]->plan->topology != NULL ? t[i]->plan->nodes : NULL;
     const rs_collective *collective = in && r->collective.kind != RESHARD_COLLECTIVE_NONE ? &r->collective : NULL;
-    t[0]->team.turns[i] =
-        in ? (rs_turn){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL, NULL, domains}
-           : (rs_turn){.comm = t[i]->comm};
+    t[0]->team.exchanges[i] =
+        in ? (rs_exchange){t[i]->comm, r->nsends, r->nreceives, r->sends, r->receives, collective, NULL, NULL, domains}
+           : (rs_exchange){.comm = t[i]->comm};
     cursor[i] += in;
   }
   return first != NULL ? first->number : -1;
@@ -101,8 +101,8 @@ static int64_t received_bytes(const rs_execution *x, const rs_device *device) {
   if (!rs_trace_heard(device))
     return -1;
   for (int64_t i = 0; i < x->n; i++)
-    for (int64_t p = 0; p < x->t[0]->team.turns[i].nreceives; p++)
-      bytes += x->t[0]->team.turns[i].receives[p].bytes;
+    for (int64_t p = 0; p < x->t[0]->team.exchanges[i].nreceives; p++)
+      bytes += x->t[0]->team.exchanges[i].receives[p].bytes;
   return bytes;
 }
 
@@ -116,8 +116,8 @@ static reshard_status run_round(const rs_execution *x, const rs_overlapped *over
     return RESHARD_SUCCESS;
   rs_trace_work(device, NULL, "round", number, received_bytes(x, device));
   int64_t bytes = t->plan->info.bytes;
-  t->team.turns[0].overlapped = overlapped;
-  reshard_status status = rs_comm_exchange(x->n, t->team.turns, bytes, number);
+  t->team.exchanges[0].overlapped = overlapped;
+  reshard_status status = rs_comm_exchange(x->n, t->team.exchanges, bytes, number);
   rs_trace_worked(device, NULL);
   return status;
 }
@@ -128,8 +128,8 @@ static reshard_status keep_own(const void *user) {
   reshard_transfer t = x->t[0];
   rs_device *device = t->comm->device;
   for (int64_t i = 0; i < x->n; i++)
-    t->team.programs[i] = x->t[i]->binding.keep;
-  rs_trace_work(device, NULL, "keep", -1, rs_execution_copied(x, device));
+    t->team.programs[i] = x->t[i]->binding.self_copy;
+  rs_trace_work(device, NULL, "self_copy", -1, rs_execution_copied(x, device));
   reshard_status status = device->work->run(device, x->n, t->team.programs, NULL);
   rs_trace_worked(device, NULL);
   return status;

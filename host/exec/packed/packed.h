@@ -28,9 +28,9 @@ typedef struct rs_round {
   rs_slot *send_slots, *receive_slots; /* of the parts; owned; NULL where rounds do not share staging */
 } rs_round;
 
-/* Functions of the table; the mixed path is made of the same. Offers given to bind: sources of ranks that the transfer
- * reaches are read with what stays on the rank. */
-reshard_status rs_packed_bind(reshard_transfer transfer, rs_binding *binding, const rs_offer *const *offers);
+/* Functions of the table; the mixed path is made of the same. Descriptors given to bind: sources of ranks that the
+ * transfer reaches are read with what stays on the rank. */
+reshard_status rs_packed_bind(reshard_transfer transfer, rs_binding *binding, const rs_descriptor *const *descriptors);
 reshard_status rs_packed_prepare(const rs_bind_calls *calls);
 reshard_status rs_packed_run(rs_execution *execution);
 void rs_packed_release(reshard_comm comm, rs_binding *binding);
@@ -39,7 +39,7 @@ reshard_status rs_packed_run_on_streams(rs_execution *execution);
 /* passed.c: which of the streams are read, those sent first; NULL: none is. To be freed. */
 reshard_status rs_transfer_find_read(const struct reshard_transfer_s *transfer, bool **read);
 
-/* Sets the turns of the next round that any of the ranks has; returns its number, or -1 when all are done.
+/* Sets the exchanges of the next round that any of the ranks has; returns its number, or -1 when all are done.
  * t[0]->cursor: rounds of each rank that are behind. Moves the cursors of the ranks in the round. */
 int64_t rs_packed_next_round(const rs_execution *execution);
 

@@ -19,7 +19,7 @@ reshard_status rs_collective_decide(struct reshard_transfer_s *t,
 typedef struct rs_placement {
   char *send, *receive;
   int64_t send_bytes, receive_bytes;
-  bool keeps; /* kept data is copied by itself; else the collective brings it */
+  bool self_copies; /* what stays on the rank is copied by itself; else the collective brings it */
 } rs_placement;
 void rs_collective_place(const struct reshard_transfer_s *t, const reshard_pattern *pattern, const rs_arrays *arrays,
                          rs_placement *placement);
@@ -49,7 +49,7 @@ typedef struct packer {
   reshard_transfer transfer;
   const struct reshard_plan_s *plan;
   rs_binding *binding;
-  const rs_offer *const *offers; /* by rank; NULL: no sources of others are read */
+  const rs_descriptor *const *descriptors; /* by rank; NULL: no sources of others are read */
   rs_staging_size staging;
   char *workspace;
   packed_message *sends, *receives; /* by peer */

@@ -12,9 +12,9 @@
 
 /* The round of a stream's next piece. */
 static void find_round(const packer *p, packed_message *msg) {
-  const rs_pace *pace = &p->transfer->messages.pace;
+  const rs_schedule *schedule = &p->transfer->messages.schedule;
   if (msg->piece < msg->pieces)
-    msg->round = rs_piece_round(pace, msg->pieces, msg->piece) + msg->end->hop * pace->halves;
+    msg->round = rs_piece_round(schedule, msg->pieces, msg->piece) + msg->end->hop * schedule->halves;
 }
 
 reshard_status rs_transfer_find_read(const struct reshard_transfer_s *t, bool **read) {
@@ -33,7 +33,7 @@ reshard_status rs_transfer_find_read(const struct reshard_transfer_s *t, bool **
 static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, packed_message *messages,
                          size_t *next) {
   const rs_hops *h = p->plan->hops;
-  const rs_pace *pace = &p->transfer->messages.pace;
+  const rs_schedule *schedule = &p->transfer->messages.schedule;
   size_t place = *next;
   for (int64_t i = 0; i < n; i++) {
     int64_t bytes = rs_transfer_reads(p->transfer, &ends[i]) ? 0 : h->streams.at[ends[i].stream].bytes;
@@ -42,14 +42,14 @@ static void list_streams(const packer *p, const rs_stream_end *ends, int64_t n, 
       place = *next;
     messages[i] =
         (packed_message){.bytes = bytes,
-                         .pieces = rs_pace_pieces(pace, bytes),
+                         .pieces = rs_schedule_pieces(schedule, bytes),
                          /* the workspace is not there yet */
                          .staged = shared ? messages[ends[i].like].staged : (char *)(p->staging.whole ? *next : place),
                          .slot = (int32_t)i,
                          .shared = shared,
                          .end = &ends[i]};
     find_round(p, &messages[i]);
-    *next += shared ? 0 : (size_t)rs_place_bytes(pace, p->staging.whole, bytes);
+    *next += shared ? 0 : (size_t)rs_place_bytes(schedule, p->staging.whole, bytes);
   }
 }
 
@@ -58,7 +58,7 @@ reshard_status rs_packer_find_streams(packer *p) {
   size_t next = 0;
   bool *read;
   RS_TRY(rs_transfer_find_read(p->transfer, &read));
-  p->staging = rs_plan_staging(p->plan, &p->transfer->messages.pace, read);
+  p->staging = rs_plan_staging(p->plan, &p->transfer->messages.schedule, read);
   free(read);
   RS_TRY(rs_alloc(&p->sends, h->sends.n, sizeof *p->sends));
   RS_TRY(rs_alloc(&p->receives, h->receives.n, sizeof *p->receives));
@@ -81,7 +81,7 @@ static bool in_round(const packed_message *msg, int64_t round) {
 }
 
 static int64_t piece_begin(const packer *p, const packed_message *msg, int64_t piece) {
-  return rs_piece_begin(&p->transfer->messages.pace, msg->bytes, msg->pieces, piece);
+  return rs_piece_begin(&p->transfer->messages.schedule, msg->bytes, msg->pieces, piece);
 }
 
 /* Lists the copies of a stream's next piece, or skips those that another message has. */
@@ -100,7 +100,7 @@ static reshard_status make_part(packer *p, packed_message *messages, int64_t n, 
   reshard_comm comm = p->transfer->comm;
   bool in_mailbox = comm->messages.mailbox > 0;
   int64_t bytes = 0, passed = 0, peer = messages->end->peer;
-  int turn = (int)(messages->part++ % 2); /* both ends count the messages of the pair */
+  int mailbox_slot = (int)(messages->part++ % 2); /* both ends count the messages of the pair */
   char *at = NULL;
   for (int64_t i = 0; i < n; i++) {
     const packed_message *msg = &messages[i];
@@ -113,8 +113,8 @@ static reshard_status make_part(packer *p, packed_message *messages, int64_t n, 
     r->passes |= sending && msg->end->hop > 0;
   }
   if (in_mailbox)
-    RS_TRY(comm->ops->messages->mailbox(comm, peer, sending, turn, bytes, &at));
-  *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, turn, NULL, NULL, passed};
+    RS_TRY(comm->ops->messages->mailbox(comm, peer, sending, mailbox_slot, bytes, &at));
+  *part = (rs_part){peer, at, bytes, NULL, true, in_mailbox, mailbox_slot, NULL, NULL, passed};
   p->copies.staging = sending;
   for (int last = 0; last < 2; last++)
     for (int64_t i = 0; i < n; i++) {
@@ -137,7 +137,7 @@ static int64_t end_of_peer(const packed_message *messages, int64_t n, int64_t fi
 /* Marks the round that brought what this one passes on. Each round of a stream has its piece in one hop later. */
 static void mark_bringing(const packer *p, const rs_round *r) {
   rs_round *before = p->binding->rounds + p->binding->nrounds - 1;
-  while (before->number > r->number - p->transfer->messages.pace.halves)
+  while (before->number > r->number - p->transfer->messages.schedule.halves)
     before--;
   before->brings = true;
 }

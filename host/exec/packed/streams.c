@@ -17,8 +17,8 @@ static rs_lane *lane_of(const rs_execution *x, int64_t i) { return x->flow.lane[
 
 /* The round that rank i is in, or NULL: it was counted already. */
 static const rs_round *round_of(const rs_execution *x, int64_t i) {
-  const rs_turn *turn = &x->t[0]->team.turns[i];
-  return turn->nsends + turn->nreceives > 0 ? &x->t[i]->binding.rounds[x->t[0]->team.cursor[i] - 1] : NULL;
+  const rs_exchange *exchange = &x->t[0]->team.exchanges[i];
+  return exchange->nsends + exchange->nreceives > 0 ? &x->t[i]->binding.rounds[x->t[0]->team.cursor[i] - 1] : NULL;
 }
 
 /* --- Tracing (device/trace.h) --- */
@@ -33,13 +33,13 @@ static int64_t bytes_of(const rs_part *parts, int64_t n, bool staged_only) {
 /* round NULL: what a rank keeps, or all that it gets. */
 static int64_t bytes_of_step(const struct reshard_transfer_s *t, const rs_round *round, rs_step step) {
   if (round == NULL)
-    return step == RS_KEEP ? t->plan->info.kept_bytes + t->binding.foreign_bytes : 0;
+    return step == RS_SELF_COPY ? t->plan->info.self_copy_bytes + t->binding.foreign_bytes : 0;
   return step == RS_PACK ? bytes_of(round->sends, round->nsends, true)
                          : bytes_of(round->receives, round->nreceives, step == RS_UNPACK);
 }
 
 static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *stream, int64_t number) {
-  static const char *const names[RS_STEPS] = {"move", "pack", "unpack", "keep"};
+  static const char *const names[RS_STEPS] = {"move", "pack", "unpack", "self_copy"};
   rs_device *device = x->flow.lane[g]->device;
   int64_t bytes = 0, ranks = 0, rank = -1, peers = 0;
   if (!rs_trace_heard(device))
@@ -47,7 +47,7 @@ static void trace_step(const rs_execution *x, int64_t g, rs_step step, void *str
   for (int64_t i = 0; i < x->n; i++) {
     if (x->t[i]->comm->process.lane != g)
       continue;
-    const rs_round *round = step == RS_KEEP ? NULL : round_of(x, i);
+    const rs_round *round = step == RS_SELF_COPY ? NULL : round_of(x, i);
     bytes += bytes_of_step(x->t[i], round, step);
     peers += round == NULL ? 0 : step == RS_PACK ? round->nsends : round->nreceives;
     rank = rs_comm_global(x->t[i]->comm, x->t[i]->comm->rank);
@@ -110,7 +110,7 @@ static void find_round_work(rs_execution *x, int64_t number, int64_t brought) {
   for (int64_t i = 0; i < x->n; i++) {
     const rs_round *r = round_of(x, i);
     rs_lane *lane = lane_of(x, i);
-    x->t[0]->team.turns[i].stream = lane->stream[RS_MOVE];
+    x->t[0]->team.exchanges[i].stream = lane->stream[RS_MOVE];
     if (r == NULL)
       continue;
     lane->moves |= r->nreceives > 0 || x->flow.n == 1;
@@ -138,8 +138,11 @@ static reshard_status run_programs(rs_execution *x, int64_t g, rs_step step, voi
   for (int64_t i = 0; i < x->n; i++) {
     if (x->t[i]->comm->process.lane != g)
       continue;
-    const rs_round *r = step == RS_KEEP ? NULL : round_of(x, i);
-    programs[n++] = step == RS_KEEP ? x->t[i]->binding.keep : r == NULL ? NULL : step == RS_PACK ? r->pack : r->unpack;
+    const rs_round *r = step == RS_SELF_COPY ? NULL : round_of(x, i);
+    programs[n++] = step == RS_SELF_COPY ? x->t[i]->binding.self_copy
+                    : r == NULL          ? NULL
+                    : step == RS_PACK    ? r->pack
+                                         : r->unpack;
   }
   trace_step(x, g, step, stream, number);
   reshard_status status = lane->device->work->run(lane->device, n, programs, stream);
@@ -187,19 +190,19 @@ static reshard_status unpack_lane(rs_execution *x, int64_t g, int64_t number) {
   return other && lane->note_unpacked ? rs_flow_note(lane, RS_UNPACK, number) : RESHARD_SUCCESS;
 }
 
-static reshard_status copy_kept(rs_execution *x) {
-  RS_TRY(rs_execution_meet(x, RS_KEEP, RS_EDGE("keep after peers")));
+static reshard_status run_self_copies(rs_execution *x) {
+  RS_TRY(rs_execution_meet(x, RS_SELF_COPY, RS_EDGE("self copy after peers")));
   for (int64_t g = 0; g < x->flow.n; g++) {
     bool any = false;
     void *stream;
     for (int64_t i = 0; i < x->n; i++)
-      any = any || (x->t[i]->comm->process.lane == g && x->t[i]->binding.keep != NULL);
+      any = any || (x->t[i]->comm->process.lane == g && x->t[i]->binding.self_copy != NULL);
     if (!any)
       continue;
-    RS_TRY(rs_flow_use(&x->flow, x->flow.lane[g], RS_KEEP, &stream));
-    RS_TRY(run_programs(x, g, RS_KEEP, stream, -1));
+    RS_TRY(rs_flow_use(&x->flow, x->flow.lane[g], RS_SELF_COPY, &stream));
+    RS_TRY(run_programs(x, g, RS_SELF_COPY, stream, -1));
   }
-  return rs_execution_meet(x, RS_KEEP, RS_EDGE("user after readers"));
+  return rs_execution_meet(x, RS_SELF_COPY, RS_EDGE("user after readers"));
 }
 
 /* In one call for all lanes. */
@@ -207,7 +210,7 @@ static reshard_status exchange_round(rs_execution *x, int64_t number, int64_t ag
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       trace_step(x, g, RS_MOVE, x->flow.lane[g]->stream[RS_MOVE], number);
-  reshard_status status = rs_comm_exchange(x->n, x->t[0]->team.turns, x->t[0]->plan->info.bytes, agreed);
+  reshard_status status = rs_comm_exchange(x->n, x->t[0]->team.exchanges, x->t[0]->plan->info.bytes, agreed);
   for (int64_t g = 0; g < x->flow.n; g++)
     if (x->flow.lane[g]->moves)
       rs_trace_worked(x->flow.lane[g]->device, x->flow.lane[g]->stream[RS_MOVE]);
@@ -222,7 +225,7 @@ static reshard_status run_round(rs_execution *x, int64_t number, int64_t agreed,
     if (x->flow.lane[g]->packs)
       RS_TRY(pack_lane(x, g, number));
   if (number == 0) /* what others wait for goes first */
-    RS_TRY(copy_kept(x));
+    RS_TRY(run_self_copies(x));
   for (int64_t g = 0; g < lanes; g++)
     if (x->flow.lane[g]->moves)
       RS_TRY(begin_move(x, g, number));
@@ -249,5 +252,5 @@ reshard_status rs_packed_run_on_streams(rs_execution *x) {
     RS_TRY(rs_flow_start(&x->flow));
   for (; (agreed = rs_packed_next_round(x)) >= 0; before = agreed)
     RS_TRY(run_round(x, number++, agreed, before));
-  return number == 0 ? copy_kept(x) : RESHARD_SUCCESS;
+  return number == 0 ? run_self_copies(x) : RESHARD_SUCCESS;
 }

@@ -55,24 +55,24 @@ static reshard_status connect_barrier(reshard_transfer t, void *const *flags) {
 static reshard_status bind_processes(reshard_transfer t, rs_binding *binding) {
   reshard_comm comm = t->comm;
   const rs_device_processes *processes = comm->device->processes;
-  rs_offers *offers;
-  const rs_offer mine = {comm->rank, t->plan, &binding->arrays, NULL};
+  rs_descriptors *descriptors;
+  const rs_descriptor mine = {comm->rank, t->plan, &binding->arrays, NULL};
   bool first = t->streams.used && t->streams.barrier == NULL;
   reshard_status status = RESHARD_SUCCESS;
   if (first)
     status =
         processes->create(comm->device, comm->size, 0, &comm->waits.barriers, &t->streams.barrier, &t->streams.flags);
-  status = rs_offers_exchange(comm, status, t->plan, rs_transfer_partners(t), &binding->arrays, &binding->sources,
-                              t->streams.used ? &t->streams.flags : NULL, &offers);
+  status = rs_descriptors_exchange(comm, status, t->plan, rs_transfer_partners(t), &binding->arrays, &binding->sources,
+                                   t->streams.used ? &t->streams.flags : NULL, &descriptors);
   rs_transfer_unbind_freed(comm, t); /* others may have told of it before they failed */
   RS_TRY(status);
-  binding->mappings = offers->mappings;
+  binding->mappings = descriptors->mappings;
   if (first)
-    status = rs_agree(comm, connect_barrier(t, offers->flags));
-  offers->offer[comm->rank] = &mine;
-  RS_THEN(status, rs_agree(comm, t->path->bind(t, binding, offers->offer)));
-  offers->offer[comm->rank] = NULL;
-  rs_offers_free(offers);
+    status = rs_agree(comm, connect_barrier(t, descriptors->flags));
+  descriptors->descriptor[comm->rank] = &mine;
+  RS_THEN(status, rs_agree(comm, t->path->bind(t, binding, descriptors->descriptor)));
+  descriptors->descriptor[comm->rank] = NULL;
+  rs_descriptors_free(descriptors);
   return status;
 }
 
@@ -111,13 +111,13 @@ reshard_status rs_bind_calls_failed(int64_t n, rs_bind_call *const *c) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_bind_calls_together(const rs_bind_calls *c, reshard_status (*run)(int64_t n, void **all)) {
-  return c->n == 1 ? rs_comm_together(c->comm, run, c->rank[0]) : run(c->n, (void **)c->rank);
+reshard_status rs_bind_calls_combine(const rs_bind_calls *c, reshard_status (*run)(int64_t n, void **all)) {
+  return c->n == 1 ? rs_comm_combine(c->comm, run, c->rank[0]) : run(c->n, (void **)c->rank);
 }
 
 reshard_status rs_bind_calls_exchange(const rs_bind_calls *c, const rs_record **all) {
   if (c->n == 1)
-    return rs_records_exchange(c->comm, c->rank[0]->offer.plan, &c->rank[0]->record, all);
+    return rs_records_exchange(c->comm, c->rank[0]->descriptor.plan, &c->rank[0]->record, all);
   RS_TRY(rs_comm_alive(c->comm));
   for (int64_t i = 0; i < c->n; i++)
     c->records[i] = c->rank[i]->record;
@@ -134,20 +134,21 @@ reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) 
     RS_TRY(rs_comm_reserve(t->comm, 0));
   if (rs_transfer_reads_processes(t))
     return bind_processes(t, c->rank[0]->binding);
-  const rs_offer **offers = NULL;
-  reshard_status status = t->path->reads_others ? rs_alloc(&offers, t->comm->size, sizeof *offers) : RESHARD_SUCCESS;
-  for (int64_t r = 0; offers != NULL && r < t->comm->size; r++)
-    offers[r] = all[r].offer;
+  const rs_descriptor **descriptors = NULL;
+  reshard_status status =
+      t->path->reads_others ? rs_alloc(&descriptors, t->comm->size, sizeof *descriptors) : RESHARD_SUCCESS;
+  for (int64_t r = 0; descriptors != NULL && r < t->comm->size; r++)
+    descriptors[r] = all[r].descriptor;
   for (int64_t i = 0; i < c->n; i++)
-    rs_error_keep(&c->rank[i]->failed,
-                  status != RESHARD_SUCCESS ? status : t->path->bind(c->rank[i]->t, c->rank[i]->binding, offers));
+    rs_error_save(&c->rank[i]->failed,
+                  status != RESHARD_SUCCESS ? status : t->path->bind(c->rank[i]->t, c->rank[i]->binding, descriptors));
   if (t->path->compile != NULL && t->comm->locals > 1)
-    status = rs_bind_calls_together(c, t->path->compile);
+    status = rs_bind_calls_combine(c, t->path->compile);
   else
     status = c->n == 1 ? rs_agree(c->comm, c->rank[0]->failed.status) : rs_bind_calls_failed(c->n, c->rank);
   for (int64_t i = 0; i < c->n; i++)
     rs_copies_free(&c->rank[i]->binding->listed);
-  free(offers);
+  free(descriptors);
   return status;
 }
 
@@ -165,15 +166,15 @@ static reshard_status finish_execute(reshard_transfer t) {
 static void prepare_rebind(rs_bind_call *c, reshard_transfer t, const reshard_arrays *arrays) {
   c->t = t;
   c->binding = &c->made;
-  c->offer = (rs_offer){t->comm->rank, t->plan, &c->made.arrays, NULL};
-  c->record =
-      (rs_record){.call = RS_RECORD_REBIND, .key = t->key, .offer = &c->offer, .private_entry = -1, .only = true};
+  c->descriptor = (rs_descriptor){t->comm->rank, t->plan, &c->made.arrays, NULL};
+  c->record = (rs_record){
+      .call = RS_RECORD_REBIND, .key = t->key, .descriptor = &c->descriptor, .private_entry = -1, .only = true};
   reshard_status status = finish_execute(t);
   c->idle = status == RESHARD_SUCCESS;
   RS_THEN(status, rs_arrays_bind_on(t->comm, t->plan, arrays, t->path->reads_others, &c->made.arrays));
   RS_THEN(status, rs_transfer_describe(c));
   rs_record_set_status(&c->record, status);
-  rs_error_keep(&c->failed, status);
+  rs_error_save(&c->failed, status);
 }
 
 static reshard_status bind_alone(const rs_bind_calls *calls) {
@@ -182,7 +183,7 @@ static reshard_status bind_alone(const rs_bind_calls *calls) {
   for (int64_t i = 0; i < calls->n; i++) {
     rs_bind_call *c = calls->rank[i];
     if (c->failed.status == RESHARD_SUCCESS)
-      rs_error_keep(&c->failed, c->t->path->bind(c->t, c->binding, NULL));
+      rs_error_save(&c->failed, c->t->path->bind(c->t, c->binding, NULL));
   }
   return calls->n == 1 ? calls->rank[0]->failed.status : rs_bind_calls_failed(calls->n, calls->rank);
 }
@@ -266,13 +267,13 @@ reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_transfer *tr
 }
 
 reshard_status rs_transfer_rebind_cached(reshard_transfer t, const reshard_arrays *arrays,
-                                         const rs_offer *const *offers) {
+                                         const rs_descriptor *const *descriptors) {
   rs_binding binding = {0}, old = t->binding;
   reshard_status status = RESHARD_SUCCESS;
   if (arrays != NULL)
     status = rs_arrays_bind_on(t->comm, t->plan, arrays, false, &binding.arrays);
   binding.compiled = old.compiled; /* streams may use these, and the old one's staging: nothing of it is freed here */
-  RS_THEN(status, t->path->bind(t, &binding, offers));
+  RS_THEN(status, t->path->bind(t, &binding, descriptors));
   old.compiled = binding.compiled;
   if (status == RESHARD_SUCCESS) {
     t->binding = binding;

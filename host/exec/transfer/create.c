@@ -48,7 +48,7 @@ static reshard_status make_streams(struct reshard_transfer_s *t) {
   reshard_comm comm = t->comm;
   bool packs = t->path->packs || may_leave_gpus(t);
   const rs_lane_needs needs = {.ranks = comm->locals > 1,
-                               .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->messages.pace),
+                               .rounds = packs && rs_plan_may_take_rounds(t->plan, &t->messages.schedule),
                                .packed = packs,
                                .lanes = comm->process.lanes,
                                .number = comm->process.lane};
@@ -83,12 +83,13 @@ static reshard_status check_and_allocate(reshard_comm comm, reshard_plan plan, c
   t->plan = plan;
   t->comm = comm;
   t->cached = staging;
-  t->messages.pace = rs_plan_pace(plan, !comm->device->streams->asynchronous, comm->messages.best_staging, 1, 0);
+  t->messages.schedule =
+      rs_plan_schedule(plan, !comm->device->streams->asynchronous, comm->messages.best_staging, 1, 0);
   atomic_init(&t->busy, 0);
   RS_TRY(read_options(t, options));
   RS_TRY(rs_alloc_zero(&t->team.ranks, comm->locals, sizeof *t->team.ranks));
   RS_TRY(rs_alloc_zero(&t->team.programs, comm->locals, sizeof *t->team.programs));
-  RS_TRY(rs_alloc_zero(&t->team.turns, comm->locals, sizeof *t->team.turns));
+  RS_TRY(rs_alloc_zero(&t->team.exchanges, comm->locals, sizeof *t->team.exchanges));
   RS_TRY(rs_alloc_zero(&t->team.cursor, comm->locals, sizeof *t->team.cursor));
   return make_streams(t);
 }
@@ -112,7 +113,7 @@ static reshard_status find_strided_rounds(reshard_transfer t, const rs_arrays *a
     RS_TRY(rs_arrays_strided(arrays, t->plan, &t->plan->peers.at[i], t->comm->messages.least_run, &strided));
     in_place[2 * i] = strided.at != NULL;
   }
-  mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
+  mine->strided_rounds = rs_plan_least_rounds(t->plan, &t->messages.schedule, in_place);
   return RESHARD_SUCCESS;
 }
 
@@ -130,17 +131,17 @@ static reshard_status find_rounds(reshard_transfer t, const rs_arrays *arrays, r
     in_place[2 * i] = p->sent > 0 && rs_arrays_message(arrays, t->plan, p, true, alignment) != NULL;
     in_place[2 * i + 1] = p->received > 0 && rs_arrays_message(arrays, t->plan, p, false, alignment) != NULL;
   }
-  mine->rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
-  mine->staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
-  if (t->messages.pace.block > 0)
-    mine->needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
+  mine->rounds = rs_plan_least_rounds(t->plan, &t->messages.schedule, in_place);
+  mine->staged = rs_plan_staging(t->plan, &t->messages.schedule, in_place).staged;
+  if (t->messages.schedule.block > 0)
+    mine->needed = rs_plan_needed_limit(t->plan, &t->messages.schedule, in_place);
   for (int64_t i = 0; i < t->plan->peers.n; i++)
-    if (rs_transfer_reaches(t, t->plan->peers.at[i].rank))
+    if (rs_transfer_maps(t, t->plan->peers.at[i].rank))
       in_place[2 * i] = in_place[2 * i + 1] = true; /* no message stages it */
-  mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->messages.pace, in_place);
-  mine->mixed_staged = rs_plan_staging(t->plan, &t->messages.pace, in_place).staged;
-  if (t->messages.pace.block > 0)
-    mine->mixed_needed = rs_plan_needed_limit(t->plan, &t->messages.pace, in_place);
+  mine->mixed_rounds = rs_plan_least_rounds(t->plan, &t->messages.schedule, in_place);
+  mine->mixed_staged = rs_plan_staging(t->plan, &t->messages.schedule, in_place).staged;
+  if (t->messages.schedule.block > 0)
+    mine->mixed_needed = rs_plan_needed_limit(t->plan, &t->messages.schedule, in_place);
   mine->strided_rounds = mine->rounds;
   reshard_status status = RESHARD_SUCCESS;
   if (mine->rounds > 1 && t->comm->messages.least_run > 0 && !(t->path->reads_others && t->choice.only))
@@ -162,9 +163,9 @@ static bool agree_on_strided(const struct reshard_transfer_s *t, const rs_record
 
 /* Blocks that are not cut may need more than the limit: the library's own rises then, a user's is refused by all. */
 static reshard_status agree_on_limit(struct reshard_transfer_s *t, const rs_record *all) {
-  rs_pace *pace = &t->messages.pace;
+  rs_schedule *schedule = &t->messages.schedule;
   int64_t needed = 0, rank = 0;
-  if (pace->block == 0 || !t->path->packs || t->messages.collective.kind != RESHARD_COLLECTIVE_NONE ||
+  if (schedule->block == 0 || !t->path->packs || t->messages.collective.kind != RESHARD_COLLECTIVE_NONE ||
       t->messages.strided)
     return RESHARD_SUCCESS;
   for (int64_t r = 0; r < t->comm->size; r++) {
@@ -176,23 +177,24 @@ static reshard_status agree_on_limit(struct reshard_transfer_s *t, const rs_reco
     return rs_error(RESHARD_ERROR_INVALID,
                     "a workspace limit of %lld bytes is too small: rank %lld needs %lld for blocks of up to %lld bytes "
                     "that travel with their scales",
-                    (long long)t->plan->limit, (long long)rank, (long long)needed, (long long)pace->block);
-  pace->limit = rs_max(pace->limit, needed);
+                    (long long)t->plan->limit, (long long)rank, (long long)needed, (long long)schedule->block);
+  schedule->limit = rs_max(schedule->limit, needed);
   return RESHARD_SUCCESS;
 }
 
 /* Sets the rounds of all ranks: of sends and receives as many as any of them needs. */
 static reshard_status agree_on_rounds(struct reshard_transfer_s *t, const rs_record *all) {
   bool collective = t->messages.collective.kind != RESHARD_COLLECTIVE_NONE, mixed = t->path == &rs_mixed_path;
-  t->messages.strided = !collective && !mixed && !t->messages.pace.passes && agree_on_strided(t, all);
+  t->messages.strided = !collective && !mixed && !t->messages.schedule.passes && agree_on_strided(t, all);
   RS_TRY(agree_on_limit(t, all));
-  t->messages.pace.rounds = t->messages.least_rounds = collective || t->messages.strided;
+  t->messages.schedule.rounds = t->messages.least_rounds = collective || t->messages.strided;
   for (int64_t r = 0; r < t->comm->size && !collective && !t->messages.strided; r++) {
     int64_t rounds = mixed ? all[r].mixed_rounds : all[r].rounds;
-    t->messages.pace.rounds = rs_max(t->messages.pace.rounds, rounds);
+    t->messages.schedule.rounds = rs_max(t->messages.schedule.rounds, rounds);
     if (rounds > 0)
-      t->messages.least_rounds = rs_max(
-          t->messages.least_rounds, rs_rounds_bound(&t->messages.pace, mixed ? all[r].mixed_staged : all[r].staged));
+      t->messages.least_rounds =
+          rs_max(t->messages.least_rounds,
+                 rs_rounds_bound(&t->messages.schedule, mixed ? all[r].mixed_staged : all[r].staged));
   }
   return RESHARD_SUCCESS;
 }
@@ -229,15 +231,15 @@ static reshard_status check_streams(const struct reshard_transfer_s *t, int64_t 
 static reshard_status find_stream_rounds(rs_bind_call *c, int64_t streams, int64_t of_pair) {
   reshard_transfer t = c->t;
   int64_t mailbox = t->comm->messages.mailbox;
-  rs_pace *pace = &t->messages.pace;
-  *pace = rs_plan_pace(t->plan, !t->streams.used, t->comm->messages.best_staging, 1, streams);
+  rs_schedule *schedule = &t->messages.schedule;
+  *schedule = rs_plan_schedule(t->plan, !t->streams.used, t->comm->messages.best_staging, 1, streams);
   if (mailbox > 0)
-    rs_pace_fit(pace, mailbox, of_pair);
+    rs_schedule_fit(schedule, mailbox, of_pair);
   bool *read;
   RS_TRY(rs_transfer_find_read(t, &read));
   c->record.mixed_rounds = c->record.rounds =
-      mailbox > 0 ? rs_plan_mailbox_rounds(t->plan, pace, mailbox) : rs_plan_least_rounds(t->plan, pace, read);
-  c->record.mixed_staged = c->record.staged = rs_plan_staging(t->plan, pace, read).staged;
+      mailbox > 0 ? rs_plan_mailbox_rounds(t->plan, schedule, mailbox) : rs_plan_least_rounds(t->plan, schedule, read);
+  c->record.mixed_staged = c->record.staged = rs_plan_staging(t->plan, schedule, read).staged;
   free(read);
   return RESHARD_SUCCESS;
 }
@@ -264,7 +266,7 @@ static reshard_status pass_on(const rs_bind_calls *calls, const rs_record **all)
     reshard_transfer t = calls->rank[i]->t;
     RS_TRY(agree_on_rounds(t, *all));
     t->messages.streams = streams;
-    t->messages.later = t->messages.pace.halves * (hops - 1);
+    t->messages.later = t->messages.schedule.halves * (hops - 1);
   }
   return RESHARD_SUCCESS;
 }
@@ -274,13 +276,13 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
                          const reshard_transfer_options *options, rs_call_staging *staging, reshard_status status) {
   rs_record *mine = &c->record;
   *mine = (rs_record){.call = RS_RECORD_CREATE, .private_entry = -1};
-  c->offer = (rs_offer){.rank = comm->rank, .plan = plan};
+  c->descriptor = (rs_descriptor){.rank = comm->rank, .plan = plan};
   rs_comm_free_deferred(comm);
   RS_THEN(status, check_and_allocate(comm, plan, options, staging, &c->t));
   struct reshard_transfer_s *t = c->t;
   if (t != NULL) {
     c->binding = &t->binding;
-    c->offer.arrays = &t->binding.arrays;
+    c->descriptor.arrays = &t->binding.arrays;
   }
   RS_THEN(status, rs_arrays_bind_on(comm, plan, arrays, t->path->reads_others && t->choice.only, &t->binding.arrays));
   if (status == RESHARD_SUCCESS && (t->path->packs || rs_transfer_reads_processes(t) || may_leave_gpus(t)))
@@ -304,7 +306,7 @@ static void prepare_rank(rs_bind_call *c, reshard_comm comm, reshard_plan plan, 
   rs_collective_propose(t, &t->binding.arrays, &mine->collective);
   uint64_t name[2] = {(uint64_t)(uintptr_t)comm, (uint64_t)++comm->made};
   mine->key = rs_hash(0, name, sizeof name); /* an address alone could be an earlier transfer's */
-  mine->offer = &c->offer;
+  mine->descriptor = &c->descriptor;
 }
 
 /* Takes the path and the rounds that all ranks have agreed on. */
@@ -415,7 +417,7 @@ reshard_status reshard_transfer_get_info(reshard_transfer transfer, reshard_tran
   *info = transfer->binding.info;
   if (transfer->path->packs) {
     info->workspace_limit =
-        transfer->messages.pace.limit < INT64_MAX ? transfer->messages.pace.limit : RESHARD_NO_LIMIT;
+        transfer->messages.schedule.limit < INT64_MAX ? transfer->messages.schedule.limit : RESHARD_NO_LIMIT;
     info->least_rounds = transfer->messages.least_rounds;
     info->streams = transfer->messages.streams;
     info->later_rounds = transfer->messages.later;

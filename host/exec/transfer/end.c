@@ -32,10 +32,10 @@ static void stop_streams(reshard_comm comm) {
 
 /* A peer may have ended the communicator, and with it what a stream waits for. The caller's last error stays. */
 static void look_at_peers(reshard_comm comm) {
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
-  rs_error_keep(&kept, RESHARD_ERROR_INTERNAL); /* any: it may be an error of before */
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
+  rs_error_save(&saved, RESHARD_ERROR_INTERNAL); /* any: it may be an error of before */
   if (comm->ops->look(comm) != RESHARD_SUCCESS)
-    (void)rs_error_restore(&kept);
+    (void)rs_error_restore(&saved);
 }
 
 /* Waits until an event has happened; *late: it has not by the deadline, and nothing here can make it. */
@@ -105,7 +105,7 @@ static void free_transfer(reshard_transfer t) {
   free(t->streams.lanes);
   free(t->team.ranks);
   free(t->team.programs);
-  free(t->team.turns);
+  free(t->team.exchanges);
   free(t->team.cursor);
   free(t);
 }
@@ -124,8 +124,8 @@ static bool deferred_has_ended(const rs_deferred_destroy *deferred) { return has
 
 static void free_deferred(rs_deferred_destroy *deferred) { free_transfer(transfer_of(deferred)); }
 
-static void forget_kept(reshard_transfer t) {
-  struct reshard_transfer_s **at = &t->comm->memory.kept_transfers;
+static void forget_persistent(reshard_transfer t) {
+  struct reshard_transfer_s **at = &t->comm->memory.persistent_transfers;
   while (*at != NULL && *at != t)
     at = &(*at)->next;
   if (*at == t)
@@ -133,7 +133,8 @@ static void forget_kept(reshard_transfer t) {
 }
 
 void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s *but) {
-  for (reshard_transfer kept = comm->memory.kept_transfers; kept != NULL && rs_offers_gone(comm); kept = kept->next) {
+  for (reshard_transfer kept = comm->memory.persistent_transfers; kept != NULL && rs_descriptors_gone(comm);
+       kept = kept->next) {
     if (kept == but || !rs_mappings_freed(kept->binding.mappings) || !has_ended(kept))
       continue;
     rs_binding_free(comm, kept->path, &kept->binding);
@@ -141,17 +142,17 @@ void rs_transfer_unbind_freed(reshard_comm comm, const struct reshard_transfer_s
   }
 }
 
-void rs_transfer_keep(reshard_transfer t) {
-  forget_kept(t);
-  t->next = t->comm->memory.kept_transfers;
-  t->comm->memory.kept_transfers = t;
+void rs_transfer_persist(reshard_transfer t) {
+  forget_persistent(t);
+  t->next = t->comm->memory.persistent_transfers;
+  t->comm->memory.persistent_transfers = t;
 }
 
 void rs_transfer_end(reshard_transfer t) {
   reshard_comm comm = t->comm;
   bool late, holds = t->holds, of_malloc = t->binding.of_malloc || t->failed.of_malloc;
   t->holds = false;
-  forget_kept(t);
+  forget_persistent(t);
   rs_comm_free_deferred(comm);
   rs_transfer_finish(t, &late);
   if (late) {

@@ -22,7 +22,7 @@ int64_t rs_execution_copied(const rs_execution *x, const rs_device *device) {
   if (!rs_trace_heard(device))
     return -1;
   for (int64_t i = 0; i < x->n; i++)
-    bytes += x->t[i]->plan->info.kept_bytes + x->t[i]->binding.foreign_bytes;
+    bytes += x->t[i]->plan->info.self_copy_bytes + x->t[i]->binding.foreign_bytes;
   return bytes;
 }
 
@@ -48,19 +48,19 @@ static reshard_status record_end(reshard_transfer t, void *stream) {
 
 /* stream: the one of all ranks, of the first rank's device; not read where they have come by fork and join. */
 static reshard_status run_on_streams(rs_execution *x, void *stream, bool forked) {
-  rs_kept_error e;
+  rs_saved_error e;
   e.status = RESHARD_SUCCESS;
   begin_flow(x, stream, forked);
   void *main = x->flow.lane[0]->stream[RS_MOVE];
   for (int64_t i = 0; i < x->n && forked && e.status == RESHARD_SUCCESS; i++)
-    rs_error_keep(&e, rs_fork_join_open(&x->t[i]->streams.fork_join, main));
+    rs_error_save(&e, rs_fork_join_open(&x->t[i]->streams.fork_join, main));
   if (e.status == RESHARD_SUCCESS)
-    rs_error_keep(&e, x->t[0]->path->run_on_streams(x));
-  rs_error_keep(&e, rs_flow_end(&x->flow));
+    rs_error_save(&e, x->t[0]->path->run_on_streams(x));
+  rs_error_save(&e, rs_flow_end(&x->flow));
   for (int64_t i = 0; i < x->n && forked; i++)
-    rs_error_keep(&e, rs_fork_join_close(&x->t[i]->streams.fork_join, main));
+    rs_error_save(&e, rs_fork_join_close(&x->t[i]->streams.fork_join, main));
   for (int64_t i = 0; i < x->n && !forked; i++)
-    rs_error_keep(&e, record_end(x->t[i], main));
+    rs_error_save(&e, record_end(x->t[i], main));
   return rs_error_restore(&e);
 }
 
@@ -74,14 +74,14 @@ reshard_status rs_transfers_run(int64_t n, struct reshard_transfer_s *const *t, 
 }
 
 /* Runs when all ranks of the process have come with threads of their own. */
-static reshard_status run_together(int64_t n, void **all) {
+static reshard_status run_combined(int64_t n, void **all) {
   struct reshard_transfer_s *const *t = (struct reshard_transfer_s *const *)all;
   return rs_transfers_run(n, t, t[0]->streams.fork_join.stream, n > 1);
 }
 
 /* Ranks that are processes with GPUs, and that a call of their hosts would make wait for each other. */
 static bool meets_on_stream(reshard_transfer t) {
-  return t->streams.used && t->comm->waits.ended != NULL && t->comm->ops->neighbours->show != NULL;
+  return t->streams.used && t->comm->waits.ended != NULL && t->comm->ops->neighbours->publish != NULL;
 }
 
 /* Streams of others wait for that of a rank that has failed alone: it ends the communicator, which ends their wait. */
@@ -92,7 +92,7 @@ static reshard_status end_waits(reshard_transfer t, reshard_status status) {
 static reshard_status show_others(reshard_transfer t, void *stream) {
   uint64_t capture;
   RS_TRY(t->comm->device->processes->capture(t->comm->device, stream, &capture));
-  return t->comm->ops->neighbours->show(t->comm, t->key, t->streams.barrier != NULL, capture != 0);
+  return t->comm->ops->neighbours->publish(t->comm, t->key, t->streams.barrier != NULL, capture != 0);
 }
 
 static reshard_status run_alone(reshard_transfer t, void *stream) {
@@ -104,7 +104,7 @@ static reshard_status run_alone(reshard_transfer t, void *stream) {
 
 /* With the others of the process, if it has any. */
 static reshard_status run_with_others(reshard_transfer t) {
-  reshard_status status = rs_fork_join_leave(&t->streams.fork_join, rs_comm_together(t->comm, run_together, t));
+  reshard_status status = rs_fork_join_leave(&t->streams.fork_join, rs_comm_combine(t->comm, run_combined, t));
   return t->streams.barrier != NULL ? end_waits(t, status) : status;
 }
 
@@ -134,7 +134,7 @@ static reshard_status run_as_call(reshard_transfer t, void *stream, const char *
 /* False: it meets nobody. The only cancellation points are the wait for copy threads and a line of the log, which hold
  * a cancellation off themselves. */
 static bool may_wait(const struct reshard_transfer_s *t) {
-  return t->comm->size > 1 || !t->comm->ops->reach || t->streams.used || t->comm->device->tracer != NULL;
+  return t->comm->size > 1 || !t->comm->ops->addressable || t->streams.used || t->comm->device->tracer != NULL;
 }
 
 reshard_status reshard_execute(reshard_transfer t, void *stream) {

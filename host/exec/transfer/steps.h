@@ -2,7 +2,7 @@
 #ifndef RS_EXEC_TRANSFER_STEPS_H
 #define RS_EXEC_TRANSFER_STEPS_H
 
-#include "exec/offer.h"
+#include "exec/descriptor.h"
 #include "exec/record.h"
 #include "exec/transfer.h"
 
@@ -11,7 +11,7 @@ static inline bool rs_transfer_reads_processes(const struct reshard_transfer_s *
   return t->path->reads_others && !t->comm->memory.direct;
 }
 
-/* A transfer that was told its path reads memory of cudaMalloc of other processes; those of AUTO and of sharded calls
+/* A transfer on an explicit path reads memory of cudaMalloc of other processes; those of AUTO and of sharded calls
  * read storage alone. */
 static inline bool rs_transfer_reads_malloc(const struct reshard_transfer_s *t) {
   return t->choice.only && t->cached == NULL;
@@ -47,7 +47,7 @@ reshard_status rs_error_twice(const char *call, const char *what, int64_t i, int
 reshard_status rs_transfers_take(const char *call, int64_t n, const reshard_transfer *transfers);
 void rs_transfers_give_back(int64_t n, const reshard_transfer *transfers);
 
-/* told.c */
+/* describe.c */
 /* Tells the communicator's log of a transfer that was made. */
 void rs_transfer_tell(const struct reshard_transfer_s *t);
 

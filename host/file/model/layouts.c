@@ -56,11 +56,11 @@ reshard_status rs_layouts_whole(rs_layouts *l, const char *tensor, int ndim, con
 }
 
 reshard_status rs_layouts_error(const rs_layouts *l, const char *tensor, reshard_status status) {
-  rs_kept_error kept = {.status = RESHARD_SUCCESS};
+  rs_saved_error saved = {.status = RESHARD_SUCCESS};
   int64_t line = 0;
-  rs_error_keep(&kept, status);
+  rs_error_save(&saved, status);
   bool ruled = l->rules != NULL && reshard_rules_match(l->rules, tensor, NULL, &line) == RESHARD_SUCCESS;
-  (void)rs_error_restore(&kept);
+  (void)rs_error_restore(&saved);
   return error_of_side(l, ruled ? rs_rules_error(l->rules, line, status) : status);
 }
 

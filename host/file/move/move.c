@@ -26,7 +26,7 @@ typedef struct job {
   rs_tiling tiling;
   pthread_mutex_t lock; /* of tiling, and what follows */
   int64_t done;
-  rs_kept_error failed;
+  rs_saved_error failed;
   int64_t next_report_ns;
   rs_batch *batches; /* per thread */
 } job;
@@ -41,7 +41,7 @@ static void report_progress(job *j) {
   int cancel = j->move->progress(j->move->user, j->move->compare ? "comparing" : "moving", done, j->bytes);
   pthread_mutex_lock(&j->lock);
   if (cancel != 0)
-    rs_error_keep(&j->failed, rs_error(RESHARD_ERROR_CANCELLED, "cancelled after %lld of %lld bytes", (long long)done,
+    rs_error_save(&j->failed, rs_error(RESHARD_ERROR_CANCELLED, "cancelled after %lld of %lld bytes", (long long)done,
                                        (long long)j->bytes));
 }
 
@@ -53,7 +53,7 @@ static void move_batches(const void *user, rs_claim *claim) {
   while (rs_threads_next(claim) >= 0) {
     pthread_mutex_lock(&j->lock);
     while (j->failed.status == RESHARD_SUCCESS) {
-      rs_error_keep(&j->failed, rs_tiling_next(&j->tiling, &b->tiles));
+      rs_error_save(&j->failed, rs_tiling_next(&j->tiling, &b->tiles));
       if (j->failed.status != RESHARD_SUCCESS || b->tiles.n == 0)
         break;
       pthread_mutex_unlock(&j->lock);
@@ -62,7 +62,7 @@ static void move_batches(const void *user, rs_claim *claim) {
       reshard_status status = rs_batch_move(b);
       fesetenv(&caller);
       pthread_mutex_lock(&j->lock);
-      rs_error_keep(&j->failed, status);
+      rs_error_save(&j->failed, status);
       for (int64_t i = 0; i < b->tiles.n; i++)
         j->done += b->tiles.at[i].bytes;
       if (claim->thread == 0)

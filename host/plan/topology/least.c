@@ -184,7 +184,7 @@ reshard_status rs_topology_count(struct reshard_plan_s *plan) {
   info->chains = plan->topology->chains;
   info->hops = plan->hops != NULL ? plan->hops->hops : 1;
   const rs_peer *peers;
-  for (int64_t i = 0, n = rs_plan_told(plan, &peers); i < n; i++) {
+  for (int64_t i = 0, n = rs_plan_partners(plan, &peers); i < n; i++) {
     const rs_peer *p = &peers[i];
     bool within = plan->nodes[p->rank] == plan->nodes[plan->rank];
     *(within ? &info->within_sent_bytes : &info->between_sent_bytes) += p->sent;

@@ -246,7 +246,7 @@ static void check_deadline(contract_rank *s, bool told) {
   reshard_comm whole = NULL;
   snprintf(names, sizeof names, last > 1 ? "; missing: 0-%lld" : "; missing: 0", (long long)last - 1);
   if (CONTRACT_SUCCEEDS(s, reshard_comm_split(s->comm, 0, rank, &whole))) {
-    if (whole->ops->reach)
+    if (whole->ops->addressable)
       rank_comms_limit(whole, DEADLINE_MS);
     else
       whole->timeout_ms = rank == last ? DEADLINE_MS : whole->timeout_ms;

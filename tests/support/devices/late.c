@@ -413,7 +413,7 @@ static void late_host_free(rs_device *device, void *memory) {
   free(memory);
 }
 
-static reshard_status late_reach(rs_device *device, rs_device *other, bool *can) {
+static reshard_status late_enable_access(rs_device *device, rs_device *other, bool *can) {
   (void)device, (void)other;
   OR_FAIL("reach");
   *can = !m.apart;
@@ -426,7 +426,7 @@ static const rs_device_memory late_device_memory = {
     .host_alloc = late_host_alloc,
     .host_free = late_host_free,
     .memcpy = late_memcpy,
-    .reach = late_reach,
+    .enable_access = late_enable_access,
 };
 
 static const rs_device_streams late_device_streams = {

@@ -236,7 +236,7 @@ reshard_status loss_rank_reshard(loss_rank *me, reshard_comm comm) {
 }
 
 void loss_rank_set_deadline(loss_rank *me, int64_t ms) {
-  if (me->comm != NULL && me->comm->ops->reach)
+  if (me->comm != NULL && me->comm->ops->addressable)
     rank_comms_limit(me->comm, ms);
   else if (me->comm != NULL)
     me->comm->timeout_ms = ms;

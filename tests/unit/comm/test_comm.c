@@ -251,7 +251,7 @@ static void meet_body(void *user, int64_t rank) {
   for (int64_t i = 0; i < x->rounds; i++) {
     int64_t value = rank + i, sum = x->n * i + x->n * (x->n - 1) / 2;
     rs_error(RESHARD_ERROR_INVALID, "another error");
-    reshard_status status = rs_comm_together(comms[rank], sum_up, &value);
+    reshard_status status = rs_comm_combine(comms[rank], sum_up, &value);
     char text[64];
     snprintf(text, sizeof text, "a sum of %lld", (long long)sum);
     wrong |= value != sum || status != (sum % 10 == 0 ? RESHARD_ERROR_SYSTEM : RESHARD_SUCCESS) ||
@@ -292,7 +292,7 @@ static void differ_body(void *user, int64_t rank) {
   else if (rank % 2 == 0)
     status = rs_comm_allgather(comms[rank], record, sizeof record, &all); /* another size */
   else
-    status = rs_comm_together(comms[rank], must_not_run, &value);
+    status = rs_comm_combine(comms[rank], must_not_run, &value);
   rank_result_set(&results[rank], status);
   status = reshard_comm_barrier(comms[rank]);
   if (status != RESHARD_SUCCESS)
@@ -455,7 +455,7 @@ static void slow_body(void *user, int64_t rank) {
   int64_t value = 0;
   for (atomic_fetch_add((atomic_int *)user, 1); atomic_load((atomic_int *)user) < 3;) /* all threads have started */
     sched_yield();
-  reshard_status status = rs_comm_together(comms[rank], slow, &value);
+  reshard_status status = rs_comm_combine(comms[rank], slow, &value);
   rank_result_set(&results[rank], value == 77 ? status : RESHARD_ERROR_INTERNAL);
 }
 
@@ -505,7 +505,7 @@ static void reading_body(void *user, int64_t rank) {
   }
   while (rank == 1 && atomic_load(&stage) == 0)
     test_sleep_ms(1);
-  RS_THEN(status, rs_comm_together(comm, slow, &value));
+  RS_THEN(status, rs_comm_combine(comm, slow, &value));
   mine = 6; /* my memory is mine again */
   rank_result_set(&results[rank], status);
 }
@@ -521,22 +521,22 @@ CASE(memory_that_a_rank_reads_stays_past_the_deadline) {
 
 /* Exchange around a ring, and what it counts. */
 typedef struct ring {
-  rs_turn turn;
+  rs_exchange exchange;
   rs_part send, receive;
   char out[64], in[64];
 } ring;
 
 static reshard_status run_ring(int64_t n, void **all) {
-  rs_turn turns[MOST];
+  rs_exchange exchanges[MOST];
   ring *const *rings = (ring *const *)all;
   int64_t bytes = 0;
   for (int64_t r = 0; r < n; r++) {
-    turns[r] = rings[r]->turn;
-    bytes += turns[r].nreceives > 0 ? rings[r]->receive.bytes : 0;
+    exchanges[r] = rings[r]->exchange;
+    bytes += exchanges[r].nreceives > 0 ? rings[r]->receive.bytes : 0;
   }
-  reshard_comm comm = turns[0].comm;
+  reshard_comm comm = exchanges[0].comm;
   RS_TRY(rs_comm_reserve(comm, n));
-  return comm->ops->exchange(n, turns, bytes);
+  return comm->ops->exchange(n, exchanges, bytes);
 }
 
 typedef struct ring_test {
@@ -554,8 +554,8 @@ static void ring_body(void *user, int64_t rank) {
     memset(mine.in, -1, sizeof mine.in);
     mine.send = (rs_part){.peer = next, .at = mine.out, .bytes = 1 + (rank + i) % 60 - (rank == x->spoiled)};
     mine.receive = (rs_part){.peer = before, .at = mine.in, .bytes = 1 + (before + i) % 60};
-    mine.turn = (rs_turn){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL, NULL, NULL};
-    status = rs_comm_together(comms[rank], run_ring, &mine);
+    mine.exchange = (rs_exchange){comms[rank], n > 1, n > 1, &mine.send, &mine.receive, NULL, NULL, NULL, NULL};
+    status = rs_comm_combine(comms[rank], run_ring, &mine);
     for (int64_t b = 0; n > 1 && status == RESHARD_SUCCESS && b < 64; b++)
       x->wrong[rank] |= (unsigned char)mine.in[b] != (b < mine.receive.bytes ? (unsigned char)(before + i) : 0xff);
   }

@@ -76,7 +76,7 @@ CASE(transfers_tell_path_rounds_and_bytes) {
     assert_true(packed ? info.rounds > 1 : info.rounds == 1);
     snprintf(line, sizeof line,
              "rank 2: transfer 1: rank 2 of 3 over local on cpu, path %s, %lld round%s, %s, workspace %zu bytes; 1 "
-             "tensor of 96000 bytes, sends 21440, receives 21120, keeps 10560, 2 peers; collective none: ",
+             "tensor of 96000 bytes, sends 21440, receives 21120, self copy 10560, 2 peers; collective none: ",
              packed ? "packed: as asked" : "direct: all ranks reach each other's memory", (long long)info.rounds,
              packed ? "s" : "", packed ? "limit 8192 bytes" : "no limit", info.workspace_bytes);
     assert_text_has(text, line);

@@ -167,7 +167,7 @@ CASE(packed_path_has_its_ranges) {
   const nvtx_range *last = NULL;
   heard h = move(&m, RESHARD_SUCCESS, NULL);
   check_calls(&h, &m);
-  assert_int_equal(find_ranges(&h, "keep", &last), 1);
+  assert_int_equal(find_ranges(&h, "self_copy", &last), 1);
   assert_true(is_within(&h, last, "execute"));
   int64_t rounds = find_ranges(&h, "exchange", &last), sent = 0;
   assert_true(rounds > 1 && is_within(&h, last, "execute"));

@@ -194,7 +194,7 @@ static void refuse_private(processes *all, int64_t rank, void *user) {
   close_world(&w);
 }
 
-CASE(told_path_refuses_private_memory) { assert_int_equal(processes_run(2, 0, refuse_private, NULL), 0); }
+CASE(explicit_path_refuses_private_memory) { assert_int_equal(processes_run(2, 0, refuse_private, NULL), 0); }
 
 /* --- Failures ----------------------------------------------------------------------------------------------------- */
 

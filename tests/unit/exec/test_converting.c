@@ -264,7 +264,7 @@ CASE(bytes_of_a_plan_are_of_what_travels) {
     assert_int_equal(info.bytes, 6 * 9 * 2);
     assert_int_equal(info.sent_bytes, 2 * 2 * 3 * 2);
     assert_int_equal(info.received_bytes, 2 * 2 * 3 * 2);
-    assert_int_equal(info.kept_bytes, 2 * 3 * 2);
+    assert_int_equal(info.self_copy_bytes, 2 * 3 * 2);
     assert_int_equal(info.lower_bound_bytes, info.received_bytes);
     GOOD(reshard_plan_explain(way == 0 ? plan : back, RESHARD_TEXT, text, sizeof text, NULL));
     assert_non_null(strstr(text, way == 0 ? "converts  1 tensor from f32 to bf16; bf16 travels, converted in the pack; "

@@ -24,7 +24,7 @@ static reshard_status view_of(void *user, int64_t rank, int64_t entry, bool sour
   return RESHARD_SUCCESS;
 }
 
-static bool reaches(void *user, int64_t rank) { return rank != ((const reads *)user)->left_out; }
+static bool maps(void *user, int64_t rank) { return rank != ((const reads *)user)->left_out; }
 
 static void pull(int64_t rank, const char *from, const char *to, reads *r) {
   static const int64_t shape[] = {ROWS, ROWS};
@@ -36,8 +36,7 @@ static void pull(int64_t rank, const char *from, const char *to, reads *r) {
   assert_int_equal(reshard_layout_parse(to, 2, shape, RANKS, &dst), RESHARD_SUCCESS);
   const reshard_entry entry = {.size = RESHARD_ENTRY_INIT, .src = src, .dst = dst, .dtype = RESHARD_U8, .name = "t"};
   assert_int_equal(reshard_plan_create(1, &entry, rank, NULL, &plan), RESHARD_SUCCESS);
-  assert_int_equal(rs_pull(plan, NULL, view_of, r->left_out >= 0 ? reaches : NULL, r, &copies, &foreign),
-                   RESHARD_SUCCESS);
+  assert_int_equal(rs_pull(plan, NULL, view_of, r->left_out >= 0 ? maps : NULL, r, &copies, &foreign), RESHARD_SUCCESS);
   rs_copies_free(&copies);
   reshard_plan_destroy(plan);
   reshard_layout_release(src);

@@ -35,33 +35,33 @@ static double time_of(const slow_world *w, int within, int64_t bytes) {
   return (double)bytes / (double)(within ? w->topology.within : w->topology.between);
 }
 
-static void pass_time(slow_world *w, int64_t n, const rs_turn *turns) {
+static void pass_time(slow_world *w, int64_t n, const rs_exchange *exchanges) {
   carried c[RANKS] = {0};
   double begin[RANKS], due[RANKS];
   for (int64_t i = 0; i < n; i++) {
-    int64_t me = turns[i].comm->rank;
-    bool busy = turns[i].nsends + turns[i].nreceives > 0;
+    int64_t me = exchanges[i].comm->rank;
+    bool busy = exchanges[i].nsends + exchanges[i].nreceives > 0;
     begin[me] = due[me] = w->clock[me] + (busy ? 1e-9 * (double)w->topology.round_ns : 0);
-    for (int64_t p = 0; p < turns[i].nsends; p++)
-      c[me].out[w->domain[me] == w->domain[turns[i].sends[p].peer]] += turns[i].sends[p].bytes;
-    for (int64_t p = 0; p < turns[i].nreceives; p++)
-      c[me].in[w->domain[me] == w->domain[turns[i].receives[p].peer]] += turns[i].receives[p].bytes;
+    for (int64_t p = 0; p < exchanges[i].nsends; p++)
+      c[me].out[w->domain[me] == w->domain[exchanges[i].sends[p].peer]] += exchanges[i].sends[p].bytes;
+    for (int64_t p = 0; p < exchanges[i].nreceives; p++)
+      c[me].in[w->domain[me] == w->domain[exchanges[i].receives[p].peer]] += exchanges[i].receives[p].bytes;
   }
   for (int64_t i = 0; i < n; i++)
-    for (int64_t p = 0; p < turns[i].nsends; p++) {
-      int64_t me = turns[i].comm->rank, peer = turns[i].sends[p].peer;
+    for (int64_t p = 0; p < exchanges[i].nsends; p++) {
+      int64_t me = exchanges[i].comm->rank, peer = exchanges[i].sends[p].peer;
       int within = w->domain[me] == w->domain[peer];
       double end = fmax(begin[me], begin[peer]) + time_of(w, within, rs_max(c[me].out[within], c[peer].in[within]));
       due[me] = fmax(due[me], end);
       due[peer] = fmax(due[peer], end);
     }
   for (int64_t i = 0; i < n; i++)
-    w->clock[turns[i].comm->rank] = due[turns[i].comm->rank];
+    w->clock[exchanges[i].comm->rank] = due[exchanges[i].comm->rank];
 }
 
-static reshard_status exchange_slowly(int64_t n, const rs_turn *turns, int64_t total_bytes) {
-  pass_time(slow, n, turns);
-  return slow->fast->exchange(n, turns, total_bytes);
+static reshard_status exchange_slowly(int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
+  pass_time(slow, n, exchanges);
+  return slow->fast->exchange(n, exchanges, total_bytes);
 }
 
 /* The first domain trains, the other three have replicas of two parts, or of one. */

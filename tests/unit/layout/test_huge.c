@@ -96,9 +96,9 @@ CASE(huge_plans_do_not_overflow) {
         if (reshard_plan_create(1, &entry, r, NULL, &plan) != RESHARD_SUCCESS)
           fail_msg("%s to %s: %s", kinds[s], kinds[d], reshard_last_error());
         GOOD(reshard_plan_get_info(plan, &info));
-        if (info.received_bytes + info.kept_bytes != wanted)
+        if (info.received_bytes + info.self_copy_bytes != wanted)
           fail_msg("%s to %s: rank %lld receives %lld and keeps %lld bytes of %lld", kinds[s], kinds[d], (long long)r,
-                   (long long)info.received_bytes, (long long)info.kept_bytes, (long long)wanted);
+                   (long long)info.received_bytes, (long long)info.self_copy_bytes, (long long)wanted);
         sent += info.sent_bytes;
         received += info.received_bytes;
         reshard_plan_destroy(plan);

@@ -42,7 +42,7 @@ static void open_world(world *w, int64_t n, int way) {
   *w = (world){.n = n};
   GOOD(reshard_comm_create_local(n, &options, w->comms));
   w->ops = *w->comms[0]->ops;
-  w->ops.reach = false;
+  w->ops.addressable = false;
   for (int64_t r = 0; r < n && way != REACH; r++) {
     w->comms[r]->ops = &w->ops;
     w->comms[r]->locals = way == PROCESSES ? 1 : n;

@@ -40,7 +40,7 @@ expect 0 "${small[@]}" -G 7 -m 3 --json -; says '"samples":7,"executes_per_sampl
 expect 0 "${small[@]}" -z 1; says 'the host waits for each'
 expect 0 "${small[@]}" -C 1; says 'times of the host alone'
 refuse 2 '-C 1 and -z 1' "${small[@]}" -C 1 -z 1
-expect 0 "${small[@]}" --path packed --json -; says '"pack_us":[0-9.]+,"exchange_us":[0-9.]+,"keep_us":[0-9.]+,'
+expect 0 "${small[@]}" --path packed --json -; says '"pack_us":[0-9.]+,"exchange_us":[0-9.]+,"self_copy_us":[0-9.]+,'
 expect 0 "${small[@]}" --json -; says '"device":"cuda"'; says '"loop_us":[0-9]'; says '"path":"direct"'
 says '"sets":16' # of buffers: at most so many, and as many as four times the cache has room for
 expect 0 "${small[@]}" -b 80K --json -; says '"sets":2'

@@ -291,7 +291,7 @@ CASE(test_graph_of_one_rank) {
   }
 }
 
-CASE(memory_that_cannot_be_opened_is_refused_when_told) {
+CASE(memory_that_cannot_be_opened_is_refused_on_an_explicit_path) {
   for (int kind = POOLED; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .path = RESHARD_PATH_DIRECT};
     assert_int_equal(run_world(&w, &(vg_options){.devices = RANKS}), 0);
@@ -311,7 +311,8 @@ static void launch_packed(node_rank *me) {
   launch_graph(me);
 }
 
-/* Where one rank has memory that is no storage of `shared` devices all take the packed path, unless they are told. */
+/* Where one rank has memory that is no storage of `shared` devices all take the packed path, unless the path is
+ * explicit. */
 CASE(memory_that_is_not_shared_is_packed) {
   for (int kind = PLAIN; kind <= MAPPED; kind++) {
     world w = {.gpus = RANKS, .timeout_ms = 60000, .kind = kind, .body = kind == PINNED ? move_packed : launch_packed};

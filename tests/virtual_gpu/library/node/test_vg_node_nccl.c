@@ -25,13 +25,13 @@ static struct {
   atomic_int within; /* messages, or connections, between ranks of a node */
 } counted;
 
-static reshard_status count_exchange(int64_t n, const rs_turn *turns, int64_t total_bytes) {
-  const rs_turn *t = &turns[0];
+static reshard_status count_exchange(int64_t n, const rs_exchange *exchanges, int64_t total_bytes) {
+  const rs_exchange *t = &exchanges[0];
   for (int64_t i = 0; i < t->nreceives; i++) {
     counted.bytes[t->comm->rank] += t->receives[i].bytes;
     counted.within += on_one_node(counted.nodes, t->receives[i].peer, t->comm->rank);
   }
-  return counted.original->exchange(n, turns, total_bytes);
+  return counted.original->exchange(n, exchanges, total_bytes);
 }
 
 static reshard_status count_connections(reshard_comm comm, const rs_links *links) {

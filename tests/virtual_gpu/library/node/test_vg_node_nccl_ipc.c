@@ -9,7 +9,7 @@
 static moving moving_of(bool node, void (*body)(moving_rank *me)) {
   return (moving){.nodes = node ? 1 : NODES, .apart = node, .timeout_ms = LIMIT_MS, .body = body};
 }
-static reshard_path told_path(const moving *m) { return m->apart ? RESHARD_PATH_DIRECT : RESHARD_PATH_MIXED; }
+static reshard_path explicit_path(const moving *m) { return m->apart ? RESHARD_PATH_DIRECT : RESHARD_PATH_MIXED; }
 
 static void meet(moving_rank *me) { node_gather_meet(&me->m->gather); }
 
@@ -27,7 +27,7 @@ static void bind_twice(moving_rank *me) {
   reshard_transfer one = me->transfer;
   const reshard_arrays same = {.size = RESHARD_ARRAYS_INIT, .src = (void *[]){me->src}, .dst = (void *[]){me->dst}};
   NEED(me, is_called(me, each, 0));
-  NEED(me, make_transfer(me, me->src, me->dst, told_path(me->m)) == RESHARD_SUCCESS);
+  NEED(me, make_transfer(me, me->src, me->dst, explicit_path(me->m)) == RESHARD_SUCCESS);
   NEED(me, reshard_transfer_rebind(me->transfer, &same) == RESHARD_SUCCESS);
   reshard_transfer_destroy(one);
   NEED(me, is_called(me, each, 0));
@@ -35,7 +35,7 @@ static void bind_twice(moving_rank *me) {
   reshard_transfer_destroy(me->transfer);
   me->transfer = NULL;
   NEED(me, is_called(me, each, each));
-  NEED(me, make_transfer(me, me->src, me->dst, told_path(me->m)) == RESHARD_SUCCESS);
+  NEED(me, make_transfer(me, me->src, me->dst, explicit_path(me->m)) == RESHARD_SUCCESS);
   NEED(me, is_called(me, 2 * each, each));
   move_once(me, 1);
 }
@@ -43,7 +43,7 @@ static void bind_twice(moving_rank *me) {
 CASE(transfers_of_a_process_open_a_source_once) {
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = moving_of(seed % 2 == 0, bind_twice);
-    m.path = told_path(&m);
+    m.path = explicit_path(&m);
     assert_moved(&m, seed);
   }
 }
@@ -51,7 +51,7 @@ CASE(transfers_of_a_process_open_a_source_once) {
 /* Another library of rank 2 has the memory of rank 0 open, which is on its node. */
 static void open_beside(moving_rank *me) {
   static cudaIpcMemHandle_t handle;
-  const reshard_path path = told_path(me->m);
+  const reshard_path path = explicit_path(me->m);
   reshard_transfer packed = me->transfer;
   void *at = NULL;
   if (me->rank == 0)
@@ -128,7 +128,7 @@ static void leave_open(moving_rank *me) {
 CASE(what_lost_contexts_had_open_is_never_found) {
   for (uint64_t seed = 0; seed < 4; seed++) {
     moving m = moving_of(seed % 2 == 0, leave_open);
-    m.path = told_path(&m);
+    m.path = explicit_path(&m);
     vg_quiet(true);
     (void)moving_run(&m, seed, run_rank);
     vg_quiet(false);

@@ -2,9 +2,9 @@
  * Those of a node read each other, and send messages to the others. */
 #include "comm/nccl/nccl.h"
 #include "comm/node/node.h"
+#include "explicit_path.h"
 #include "library/nccl/nccl_case.h"
 #include "support/fixtures/case.h"
-#include "told_to_read.h"
 
 #include <nccl.h>
 
@@ -12,7 +12,7 @@ typedef struct world {
   node_gather gather;
   unsigned char id[RESHARD_NCCL_ID_BYTES];
   void (*body)(struct world *w, contract_rank *me, int64_t rank);
-  told_body *told;
+  explicit_scene *scene;
   int64_t timeout_ms, failing; /* call of rank 0 that fails; 0: none */
   rank_result result[NODE_RANKS];
   int64_t wrong[NODE_RANKS];
@@ -29,8 +29,8 @@ static ncclResult_t all_gather(const void *send, void *receive, size_t n, ncclDa
 
 static uint64_t meetings_of(reshard_comm comm) { return gathers; }
 
-static told_comm told_of(world *w) {
-  return (told_comm){&w->gather, meetings_of, true, NODE_RANKS, 2, RESHARD_PATH_MIXED};
+static explicit_comm explicit_of(world *w) {
+  return (explicit_comm){&w->gather, meetings_of, true, NODE_RANKS, 2, RESHARD_PATH_MIXED};
 }
 
 static reshard_status open_rank(world *w, int64_t rank, contract_rank *me) {
@@ -82,30 +82,30 @@ static int run_world(world *w, uint64_t seed) {
   return reports;
 }
 
-static void run_right(void (*body)(world *w, contract_rank *me, int64_t rank), told_body *told) {
+static void run_right(void (*body)(world *w, contract_rank *me, int64_t rank), explicit_scene *scene) {
   for (uint64_t seed = 0; seed < 2; seed++) {
-    world w = {.body = body, .told = told, .timeout_ms = 60000};
+    world w = {.body = body, .scene = scene, .timeout_ms = 60000};
     assert_int_equal(run_world(&w, seed), 0);
     for (int r = 0; r < NODE_RANKS; r++)
       assert_int_equal(w.wrong[r], 0);
   }
 }
 
-static void follow_told(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  w->told(&c, me, rank);
+static void follow_explicit(world *w, contract_rank *me, int64_t rank) {
+  const explicit_comm c = explicit_of(w);
+  w->scene(&c, me, rank);
 }
 
-CASE(arrays_that_stay_cost_one_meeting) { run_right(follow_told, told_in_place); }
-CASE(arrays_that_move_elsewhere_are_followed) { run_right(follow_told, told_elsewhere); }
-CASE(capture_of_one_rank_is_an_error_on_all) { run_right(follow_told, told_captured_by_one); }
-CASE(memory_that_is_pinned_no_more_is_told) { run_right(follow_told, told_unpinned); }
-CASE(source_of_cuda_malloc_is_an_error_on_all_ranks) { run_right(follow_told, told_from_outside); }
-CASE(plans_that_are_dropped_come_again) { run_right(follow_told, told_trimmed); }
-CASE(sharders_come_and_go_beside_others) { run_right(follow_told, told_with_others); }
-CASE(memory_freed_elsewhere_is_closed_at_the_next_call) { run_right(follow_told, told_freed_elsewhere); }
-CASE(memory_is_closed_also_where_the_call_fails) { run_right(follow_told, told_freed_and_failed); }
-CASE(transfers_are_destroyed_in_any_order_beside_calls) { run_right(follow_told, told_beside_transfers); }
+CASE(arrays_that_stay_cost_one_meeting) { run_right(follow_explicit, explicit_in_place); }
+CASE(arrays_that_move_elsewhere_are_followed) { run_right(follow_explicit, explicit_elsewhere); }
+CASE(capture_of_one_rank_is_an_error_on_all) { run_right(follow_explicit, explicit_captured_by_one); }
+CASE(memory_that_is_pinned_no_more_is_told) { run_right(follow_explicit, explicit_unpinned); }
+CASE(source_of_cuda_malloc_is_an_error_on_all_ranks) { run_right(follow_explicit, explicit_from_outside); }
+CASE(plans_that_are_dropped_come_again) { run_right(follow_explicit, explicit_trimmed); }
+CASE(sharders_come_and_go_beside_others) { run_right(follow_explicit, explicit_with_others); }
+CASE(memory_freed_elsewhere_is_closed_at_the_next_call) { run_right(follow_explicit, explicit_freed_elsewhere); }
+CASE(memory_is_closed_also_where_the_call_fails) { run_right(follow_explicit, explicit_freed_and_failed); }
+CASE(transfers_are_destroyed_in_any_order_beside_calls) { run_right(follow_explicit, explicit_beside_transfers); }
 
 static const void *data_of(const moving *m) {
   reshard_tensor_info info;

@@ -1,6 +1,7 @@
 /* Shared storage of GPUs: segments that processes of a node pass on to each other by descriptors, and map. Sharders
- * over node communicators of GPUs, whose tensors lie in such storage; they read it where they are told to. */
+ * over node communicators of GPUs, whose tensors lie in such storage; they read it on an explicit path. */
 #include "comm/node/node.h"
+#include "explicit_path.h"
 #include "support/contracts/dtensor.h"
 #include "support/contracts/ends.h"
 #include "support/contracts/fsdp.h"
@@ -9,7 +10,6 @@
 #include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/processes/children.h"
-#include "told_to_read.h"
 #include "virtual_gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ typedef struct world {
   int gpus;
   int64_t timeout_ms;
   void (*body)(struct world *w, contract_rank *me, int64_t rank);
-  told_body *told;
+  explicit_scene *scene;
   int64_t failing; /* call of rank 0 that fails; 0: none */
   size_t limit;    /* of rank 1's pool; 0: none */
   reshard_path path;
@@ -214,27 +214,29 @@ CASE(test_passed_once) {
   assert_int_equal(count_descriptors(), descriptors);
 }
 
-/* --- Calls that are told to read ---------------------------------------------------------------------------------- */
+/* --- Calls on an explicit path ---------------------------------------------------------------------------------- */
 
 static uint64_t meetings_of(reshard_comm comm) { return rs_node_of(comm)->meetings; }
 
-static told_comm told_of(world *w) { return (told_comm){&w->gather, meetings_of, false, w->gpus, 1, w->path}; }
-
-static void follow_told(world *w, contract_rank *me, int64_t rank) {
-  const told_comm c = told_of(w);
-  w->told(&c, me, rank);
+static explicit_comm explicit_of(world *w) {
+  return (explicit_comm){&w->gather, meetings_of, false, w->gpus, 1, w->path};
 }
 
-CASE(test_told_to_read) {
-  static told_body *const bodies[] = {told_in_place,         told_elsewhere,       told_from_outside,
-                                      told_with_others,      told_trimmed,         told_on_two_streams,
-                                      told_captured_by_one,  told_unpinned,        told_freed_elsewhere,
-                                      told_freed_and_failed, told_beside_transfers};
+static void follow_explicit(world *w, contract_rank *me, int64_t rank) {
+  const explicit_comm c = explicit_of(w);
+  w->scene(&c, me, rank);
+}
+
+CASE(explicit_paths_read_memory_of_other_processes) {
+  static explicit_scene *const bodies[] = {
+      explicit_in_place,        explicit_elsewhere,        explicit_from_outside,    explicit_with_others,
+      explicit_trimmed,         explicit_on_two_streams,   explicit_captured_by_one, explicit_unpinned,
+      explicit_freed_elsewhere, explicit_freed_and_failed, explicit_beside_transfers};
   for (uint64_t i = 0; i < 2 * sizeof bodies / sizeof *bodies; i++)
     run_right((world){.gpus = i % 2 == 0 ? NODE_RANKS : 1,
                       .timeout_ms = 60000,
-                      .body = follow_told,
-                      .told = bodies[i / 2],
+                      .body = follow_explicit,
+                      .scene = bodies[i / 2],
                       .path = RESHARD_PATH_DIRECT,
                       .seed = i});
 }
@@ -288,8 +290,8 @@ CASE(every_edge_of_shared_storage_is_needed) {
 /* Executes of one transfer on two streams: two kernels write their flags at once where nothing orders them. */
 CASE(test_shared_transfer) {
   world w = {.gpus = NODE_RANKS,
-             .body = follow_told,
-             .told = told_on_two_streams,
+             .body = follow_explicit,
+             .scene = explicit_on_two_streams,
              .path = RESHARD_PATH_DIRECT,
              .timeout_ms = 60000};
   vg_edge_result r = vg_for_each_edge(&(vg_edge_search){

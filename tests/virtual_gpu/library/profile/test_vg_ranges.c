@@ -20,7 +20,7 @@ enum { MOST_DEVICES = 3, MOST_FAULTS = 2000 };
 /* --- A tool that counts: names are a profiler's, but for "move", which it shows as exchange ----------------------- */
 
 static const char *const names[] = {
-    "reshard_transfer_create", "bind", "pack", "move", "unpack", "keep", "copy", "alloc", "wait"};
+    "reshard_transfer_create", "bind", "pack", "move", "unpack", "self_copy", "copy", "alloc", "wait"};
 enum { NAMES = sizeof names / sizeof *names };
 static atomic_int_fast64_t begun, ended, unbegun, named[NAMES];
 static _Thread_local int64_t depth;

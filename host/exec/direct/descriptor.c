@@ -1,5 +1,5 @@
-/* Offers of all ranks, exchanged while a transfer is made or bound anew. */
-#include "exec/offer.h"
+/* Descriptors of all ranks, exchanged while a transfer is made or bound anew. */
+#include "exec/descriptor.h"
 
 #include "comm/gather.h"
 #include "exec/direct/peers.h"
@@ -7,30 +7,31 @@
 
 #include <stdlib.h>
 
-void rs_offer_view(const rs_offer *offer, int64_t entry, bool source, int64_t array, rs_view *view) {
-  const rs_entry *e = &offer->plan->entries[entry];
-  int64_t first = offer->first != NULL ? offer->first[entry] : source ? e->src_buffer : e->dst_buffer;
-  rs_buffer_view(offer->arrays, &offer->plan->classes.at[e->class_], source, offer->rank, first, array, view);
+void rs_descriptor_view(const rs_descriptor *descriptor, int64_t entry, bool source, int64_t array, rs_view *view) {
+  const rs_entry *e = &descriptor->plan->entries[entry];
+  int64_t first = descriptor->first != NULL ? descriptor->first[entry] : source ? e->src_buffer : e->dst_buffer;
+  rs_buffer_view(descriptor->arrays, &descriptor->plan->classes.at[e->class_], source, descriptor->rank, first, array,
+                 view);
 }
 
-void rs_offers_free(rs_offers *offers) {
-  if (offers == NULL)
+void rs_descriptors_free(rs_descriptors *descriptors) {
+  if (descriptors == NULL)
     return;
-  for (int64_t r = 0; offers->offer != NULL && r < offers->n; r++)
-    rs_remote_sources_free(offers->offer[r]);
-  free(offers->offer);
-  free(offers->flags);
-  free(offers);
+  for (int64_t r = 0; descriptors->descriptor != NULL && r < descriptors->n; r++)
+    rs_remote_sources_free(descriptors->descriptor[r]);
+  free(descriptors->descriptor);
+  free(descriptors->flags);
+  free(descriptors);
 }
 
 /* Local: reads the strings of those that send to this rank, and where ranks meet those of all peers. */
-static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s *plan, rs_partners partners,
-                                  const rs_strings *all, bool meet, rs_offers **out) {
-  rs_offers *made;
+static reshard_status read_descriptors(reshard_comm comm, const struct reshard_plan_s *plan, rs_partners partners,
+                                       const rs_strings *all, bool meet, rs_descriptors **out) {
+  rs_descriptors *made;
   reshard_status status;
   RS_TRY(rs_alloc_zero(&made, 1, sizeof *made));
   made->n = comm->size;
-  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->offer, made->n, sizeof *made->offer), fail);
+  RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->descriptor, made->n, sizeof *made->descriptor), fail);
   RS_TRY_GOTO(status, rs_alloc_zero((void *)&made->flags, made->n, sizeof *made->flags), fail);
   RS_TRY_GOTO(status, rs_mappings_create(comm, &made->mappings), fail);
   for (int64_t i = 0; i < partners.n; i++) {
@@ -43,14 +44,14 @@ static reshard_status read_offers(reshard_comm comm, const struct reshard_plan_s
     if (partners.at[i].received > 0)
       RS_TRY_GOTO(status,
                   rs_remote_sources_read(plan, rank, theirs, all->first[rank + 1] - all->first[rank], made->mappings,
-                                         &made->offer[rank]),
+                                         &made->descriptor[rank]),
                   fail);
   }
   *out = made;
   return RESHARD_SUCCESS;
 fail:
   rs_mappings_free(made->mappings);
-  rs_offers_free(made);
+  rs_descriptors_free(made);
   return status;
 }
 
@@ -68,9 +69,9 @@ static reshard_status pass_files(reshard_comm comm, rs_partners partners, const 
   return rs_peers_pass(comm, partners);
 }
 
-reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
-                                  rs_partners partners, const rs_arrays *arrays, const rs_sources *sources,
-                                  const rs_shared_flags *flags, rs_offers **offers) {
+reshard_status rs_descriptors_exchange(reshard_comm comm, reshard_status status, const struct reshard_plan_s *plan,
+                                       rs_partners partners, const rs_arrays *arrays, const rs_sources *sources,
+                                       const rs_shared_flags *flags, rs_descriptors **descriptors) {
   char *mine = NULL;
   int64_t size = 0;
   rs_strings *all;
@@ -78,16 +79,16 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
   status = rs_comm_gather_bytes(comm, status, mine, size, &all);
   free(mine);
   RS_TRY(status);
-  rs_offers *made = NULL;
+  rs_descriptors *made = NULL;
   status = pass_files(comm, partners, all);
-  RS_THEN(status, read_offers(comm, plan, partners, all, flags != NULL, &made));
+  RS_THEN(status, read_descriptors(comm, plan, partners, all, flags != NULL, &made));
   if (status != RESHARD_ERROR_TIMEOUT) /* which has ended the communicator: this rank comes to no meeting */
     status = rs_agree(comm, status);
   if (status == RESHARD_SUCCESS) {
-    *offers = made;
+    *descriptors = made;
   } else if (made != NULL) {
     rs_mappings_free(made->mappings);
-    rs_offers_free(made);
+    rs_descriptors_free(made);
   }
   rs_peers_settle(comm, status == RESHARD_SUCCESS);
   rs_files_settle(comm, status == RESHARD_SUCCESS);
@@ -95,11 +96,11 @@ reshard_status rs_offers_exchange(reshard_comm comm, reshard_status status, cons
   return status;
 }
 
-bool rs_offers_outdated(reshard_comm comm) { return rs_peers_have_freed(comm); }
+bool rs_descriptors_outdated(reshard_comm comm) { return rs_peers_have_freed(comm); }
 
-bool rs_offers_gone(reshard_comm comm) { return rs_peers_have_gone(comm); }
+bool rs_descriptors_gone(reshard_comm comm) { return rs_peers_have_gone(comm); }
 
-reshard_status rs_offers_tell_freed(reshard_comm comm) {
+reshard_status rs_descriptors_publish_freed(reshard_comm comm) {
   uint64_t *live = NULL;
   int64_t nlive = 0, bytes = sizeof *live;
   rs_strings *all;
@@ -115,7 +116,7 @@ reshard_status rs_offers_tell_freed(reshard_comm comm) {
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_offers_meet(reshard_comm comm, uint64_t key) {
+reshard_status rs_descriptors_meet(reshard_comm comm, uint64_t key) {
   const void *gathered;
   RS_TRY(rs_comm_allgather(comm, &key, sizeof key, &gathered));
   const uint64_t *all = gathered;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void rs_once_free_lanes(rs_once_memory *memory) {
+void rs_request_free_lanes(rs_request_memory *memory) {
   for (int64_t g = 0; g < memory->nlanes; g++) {
     rs_device *device = memory->lanes[g].device;
     device->work->release(device, memory->programs[g]);
@@ -22,44 +22,44 @@ void rs_once_free_lanes(rs_once_memory *memory) {
 }
 
 /* One rank's part in the meeting. */
-typedef struct once_rank {
+typedef struct request_rank {
   reshard_comm comm;
-  const rs_once_call *call;
-  rs_once_memory *memory;
+  const rs_request *request;
+  rs_request_memory *memory;
   rs_arrays arrays;
   reshard_transfer transfer; /* NULL: all is copied from array to array */
   rs_fork_join *fork_join;
   bool ready;
   int64_t foreign_bytes;
   bool done; /* for all ranks, or for none */
-} once_rank;
+} request_rank;
 
 static reshard_status view_of_rank(void *user, int64_t rank, int64_t entry, bool source, int64_t array, rs_view *view) {
-  const once_rank *o = ((once_rank *const *)user)[rank];
-  rs_arrays_view(&o->arrays, o->call->plan, entry, source, array, view);
+  const request_rank *o = ((request_rank *const *)user)[rank];
+  rs_arrays_view(&o->arrays, o->request->plan, entry, source, array, view);
   return RESHARD_SUCCESS;
 }
 
-static bool calls_alike(const once_rank *a, const once_rank *b) {
-  const rs_request *x = &a->call->request, *y = &b->call->request;
+static bool calls_alike(const request_rank *a, const request_rank *b) {
+  const rs_request_terms *x = &a->request->terms, *y = &b->request->terms;
   return b->ready && (a->transfer == NULL) == (b->transfer == NULL) && x->path == y->path &&
-         memcmp(a->call->plan->fields, b->call->plan->fields, sizeof a->call->plan->fields) == 0;
+         memcmp(a->request->plan->fields, b->request->plan->fields, sizeof a->request->plan->fields) == 0;
 }
 
 /* Compiles the copies to the ranks of a lane. */
-static reshard_status compile_lane(int64_t n, once_rank *const *o, int64_t lane) {
-  rs_once_memory *memory = o[0]->memory; /* its rank waits here, as all do */
+static reshard_status compile_lane(int64_t n, request_rank *const *o, int64_t lane) {
+  rs_request_memory *memory = o[0]->memory; /* its rank waits here, as all do */
   rs_device *device = o[0]->comm->process.lane_devices[lane];
   rs_copies_clear(&memory->copies);
   memory->copies.deal = memory->nlanes > 1;
   for (int64_t r = 0; r < n; r++)
     if (o[r]->comm->process.lane == lane)
-      RS_TRY(rs_pull(o[r]->call->plan, NULL, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
+      RS_TRY(rs_pull(o[r]->request->plan, NULL, view_of_rank, NULL, (void *)o, &memory->copies, &o[r]->foreign_bytes));
   return device->work->recompile(device, &memory->copies, memory->copies.bytes, &memory->programs[lane]);
 }
 
 /* Each GPU fetches what comes to its ranks. */
-static reshard_status run_lanes(rs_once_memory *memory, void *stream) {
+static reshard_status run_lanes(rs_request_memory *memory, void *stream) {
   rs_flow flow = {.n = memory->nlanes, .lane = memory->flow};
   rs_flow_begin(&flow, stream, false, false);
   reshard_status status = rs_flow_start(&flow);
@@ -76,9 +76,9 @@ static reshard_status run_lanes(rs_once_memory *memory, void *stream) {
 }
 
 /* The programs in the order of `stream`, which comes after all ranks' and before what they do next. */
-static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) {
+static reshard_status run_between(int64_t n, request_rank *const *o, void *stream) {
   rs_device *device = o[0]->comm->process.lane_devices[0];
-  rs_once_memory *memory = o[0]->memory;
+  rs_request_memory *memory = o[0]->memory;
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t r = 0; r < n && status == RESHARD_SUCCESS; r++)
     status = rs_fork_join_open(o[r]->fork_join, stream);
@@ -91,18 +91,18 @@ static reshard_status run_between(int64_t n, once_rank *const *o, void *stream) 
   return status;
 }
 
-static reshard_status copy_directly(int64_t n, once_rank *const *o) {
-  rs_once_memory *memory = o[0]->memory;
+static reshard_status copy_directly(int64_t n, request_rank *const *o) {
+  rs_request_memory *memory = o[0]->memory;
   for (int64_t g = 0; g < memory->nlanes; g++)
     RS_TRY(compile_lane(n, o, g));
-  RS_TRY(run_between(n, o, n > 1 ? memory->lanes[0].side[RS_MOVE] : o[0]->call->stream));
+  RS_TRY(run_between(n, o, n > 1 ? memory->lanes[0].side[RS_MOVE] : o[0]->request->stream));
   for (int64_t r = 0; r < n; r++)
     rs_comm_count(o[r]->comm, o[r]->foreign_bytes);
   return RESHARD_SUCCESS;
 }
 
 static reshard_status run_calls(int64_t n, void **all) {
-  once_rank *const *o = (once_rank *const *)all; /* by rank: all ranks are here */
+  request_rank *const *o = (request_rank *const *)all; /* by rank: all ranks are here */
   for (int64_t r = 0; r < n; r++)
     if (!o[0]->ready || !calls_alike(o[0], o[r]))
       return RESHARD_SUCCESS;
@@ -112,14 +112,14 @@ static reshard_status run_calls(int64_t n, void **all) {
     struct reshard_transfer_s **transfers = o[0]->transfer->team.ranks;
     for (int64_t r = 0; r < n; r++)
       transfers[r] = o[r]->transfer;
-    RS_TRY(rs_transfers_run(n, transfers, o[0]->call->stream, n > 1));
+    RS_TRY(rs_transfers_run(n, transfers, o[0]->request->stream, n > 1));
   }
   for (int64_t r = 0; r < n; r++)
     o[r]->done = true;
   return RESHARD_SUCCESS;
 }
 
-static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
+static reshard_status make_lanes(reshard_comm comm, rs_request_memory *memory) {
   RS_TRY(rs_alloc_zero((void *)&memory->programs, comm->process.lanes, sizeof *memory->programs));
   RS_TRY(rs_alloc_zero(&memory->lanes, comm->process.lanes, sizeof *memory->lanes));
   RS_TRY(rs_alloc_zero((void *)&memory->flow, comm->process.lanes, sizeof *memory->flow));
@@ -133,43 +133,43 @@ static reshard_status make_lanes(reshard_comm comm, rs_once_memory *memory) {
 }
 
 /* Makes the fork_join and the lanes of such a meeting, where they are not there yet. */
-static reshard_status make_fork_join(reshard_comm comm, rs_once_memory *memory) {
+static reshard_status make_fork_join(reshard_comm comm, rs_request_memory *memory) {
   if (comm->locals > 1 && memory->fork_join.comm == NULL)
     RS_TRY(rs_fork_join_create(comm, &memory->fork_join));
   if (comm->rank != 0 || memory->nlanes == comm->process.lanes)
     return RESHARD_SUCCESS;
-  rs_once_free_lanes(memory);
+  rs_request_free_lanes(memory);
   return make_lanes(comm, memory);
 }
 
 /* All that the rank can do before the meeting. */
-static reshard_status prepare_rank(once_rank *o, bool direct) {
-  const rs_once_call *call = o->call;
+static reshard_status prepare_rank(request_rank *o, bool direct) {
+  const rs_request *request = o->request;
   if (!direct) {
-    RS_TRY(rs_cached_bind(call->cached, call->arrays, NULL, call->stream));
-    o->transfer = call->cached->transfer;
+    RS_TRY(rs_cached_bind(request->cached, request->arrays, NULL, request->stream));
+    o->transfer = request->cached->transfer;
     o->fork_join = &o->transfer->streams.fork_join;
     return RESHARD_SUCCESS;
   }
   o->fork_join = &o->memory->fork_join;
-  RS_TRY(rs_arrays_borrow(call->plan, call->arrays, &o->memory->extents, &o->arrays));
-  RS_TRY(rs_arrays_look_up(o->comm, call->plan, &o->memory->extents, call->request.path == RESHARD_PATH_DIRECT,
+  RS_TRY(rs_arrays_borrow(request->plan, request->arrays, &o->memory->extents, &o->arrays));
+  RS_TRY(rs_arrays_look_up(o->comm, request->plan, &o->memory->extents, request->terms.path == RESHARD_PATH_DIRECT,
                            &o->arrays));
   return make_fork_join(o->comm, o->memory);
 }
 
-reshard_status rs_once_together(reshard_comm comm, const rs_once_call *call, bool direct, reshard_status *mine,
-                                rs_once_memory *memory, bool *done) {
-  once_rank o = {.comm = comm, .call = call, .memory = memory};
-  reshard_plan plan = call->plan;
-  bool known = direct || (call->cached != NULL && call->cached->transfer != NULL);
+reshard_status rs_request_combine(reshard_comm comm, const rs_request *request, bool direct, reshard_status *mine,
+                                  rs_request_memory *memory, bool *done) {
+  request_rank o = {.comm = comm, .request = request, .memory = memory};
+  reshard_plan plan = request->plan;
+  bool known = direct || (request->cached != NULL && request->cached->transfer != NULL);
   if (*mine == RESHARD_SUCCESS && known)
     *mine = prepare_rank(&o, direct);
   o.ready = *mine == RESHARD_SUCCESS && known && plan->rank == comm->rank && !o.arrays.has_private &&
             (plan->nentries == 0 || plan->world == comm->size);
   if (o.ready)
-    rs_fork_join_come(o.fork_join, call->stream);
-  reshard_status status = rs_comm_together(comm, run_calls, &o);
+    rs_fork_join_come(o.fork_join, request->stream);
+  reshard_status status = rs_comm_combine(comm, run_calls, &o);
   *done = o.done;
   return o.fork_join != NULL ? rs_fork_join_leave(o.fork_join, status) : status;
 }

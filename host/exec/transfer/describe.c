@@ -40,9 +40,10 @@ void rs_transfer_tell(const struct reshard_transfer_s *t) {
   else
     rs_text_add(&out, "no limit");
   rs_text_add(&out,
-              ", workspace %zu bytes; %lld tensor%s of %lld bytes, sends %lld, receives %lld, keeps %lld, %lld peer%s",
+              ", workspace %zu bytes; %lld tensor%s of %lld bytes, sends %lld, receives %lld, self copy %lld, "
+              "%lld peer%s",
               info.workspace_bytes, (long long)plan->entries, plan->entries == 1 ? "" : "s", (long long)plan->bytes,
-              (long long)plan->sent_bytes, (long long)plan->received_bytes, (long long)plan->kept_bytes,
+              (long long)plan->sent_bytes, (long long)plan->received_bytes, (long long)plan->self_copy_bytes,
               (long long)plan->peers, plan->peers == 1 ? "" : "s");
   rs_text_add(&out, "; collective %s", reshard_collective_string(info.collective));
   if (info.collective_why != NULL && info.collective_why[0] != '\0')

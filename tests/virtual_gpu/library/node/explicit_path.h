@@ -1,6 +1,7 @@
-/* Sharders over processes with GPUs that are told to read each other's storage: scenes of a rank among NODE_RANKS. */
-#ifndef TESTS_VG_TOLD_TO_READ_H
-#define TESTS_VG_TOLD_TO_READ_H
+/* Sharders over processes with GPUs that read each other's storage on an explicit path: scenes of a rank among
+ * NODE_RANKS. */
+#ifndef TESTS_VG_EXPLICIT_PATH_H
+#define TESTS_VG_EXPLICIT_PATH_H
 
 #include "columns.h"
 #include "exec/transfer.h"
@@ -15,16 +16,16 @@
 #include <string.h>
 
 /* The communicator of the ranks. */
-typedef struct told_comm {
+typedef struct explicit_comm {
   node_gather *gather;
   uint64_t (*meetings)(reshard_comm comm); /* of the rank's host with the others' */
   bool by_gpu;                             /* hosts meet through their GPUs, which they wait for */
   int64_t gpus, nodes;                     /* rank r has GPU r % gpus, and is on node r % nodes */
   reshard_path path;
-} told_comm;
+} explicit_comm;
 
 /* The part of a rank in a scene. */
-typedef void told_body(const told_comm *c, contract_rank *me, int64_t rank);
+typedef void explicit_scene(const explicit_comm *c, contract_rank *me, int64_t rank);
 
 /* A tensor of rows goes to columns and back, in pieces that have a segment each. */
 typedef struct moving {
@@ -82,7 +83,7 @@ static inline bool is_moved(const moving *m) {
 }
 
 /* Where no rank's arrays have moved, hosts meet once in a call, and nothing is made. */
-static inline void told_in_place(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_in_place(const explicit_comm *c, contract_rank *me, int64_t rank) {
   static vg_counts before, now;
   moving m = {.mesh = NULL};
   CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
@@ -107,7 +108,7 @@ static inline void told_in_place(const told_comm *c, contract_rank *me, int64_t 
 }
 
 /* One rank's arrays move in some of the calls: they read its new ones. */
-static inline void told_elsewhere(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_elsewhere(const explicit_comm *c, contract_rank *me, int64_t rank) {
   reshard_dtensor kept[CALLS] = {NULL};
   moving m = {.mesh = NULL};
   CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
@@ -126,7 +127,7 @@ static inline void told_elsewhere(const told_comm *c, contract_rank *me, int64_t
 }
 
 /* A source of cudaMalloc is an error on all ranks, and they go on. */
-static inline void told_from_outside(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_from_outside(const explicit_comm *c, contract_rank *me, int64_t rank) {
   const int64_t n = NODE_RANKS, shape[2] = {NODE_RANKS, 12}, part[2] = {1, 12};
   const reshard_placement rows = {.kind = RESHARD_PLACEMENT_SHARD, .dim = 0};
   moving m = {.mesh = NULL}, storage = {.mesh = NULL};
@@ -157,7 +158,7 @@ static inline void told_from_outside(const told_comm *c, contract_rank *me, int6
 }
 
 /* A transfer between storage: ranks destroy it in any order, beside calls. */
-static inline void told_beside_transfers(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_beside_transfers(const explicit_comm *c, contract_rank *me, int64_t rank) {
   const int64_t n = NODE_RANKS, side = 12, bytes = side * side / n;
   const reshard_transfer_options options = {RESHARD_TRANSFER_OPTIONS_INIT, .path = c->path};
   reshard_tensor src = NULL, dst = NULL;
@@ -195,7 +196,7 @@ static inline void told_beside_transfers(const told_comm *c, contract_rank *me, 
 }
 
 /* Of each GPU. */
-static inline void memory_now(const told_comm *c, size_t *used) {
+static inline void memory_now(const explicit_comm *c, size_t *used) {
   node_gather_meet(c->gather);
   for (int64_t gpu = 0; gpu < c->gpus; gpu++)
     used[gpu] = vg_memory_used((int)gpu);
@@ -203,7 +204,7 @@ static inline void memory_now(const told_comm *c, size_t *used) {
 }
 
 /* Each rank whose memory others had open has given so much back, or more. */
-static inline bool is_given_back(const told_comm *c, const size_t *before, size_t bytes) {
+static inline bool is_given_back(const explicit_comm *c, const size_t *before, size_t bytes) {
   size_t now[NODE_RANKS], given[NODE_RANKS] = {0};
   bool all = true;
   memory_now(c, now);
@@ -231,7 +232,7 @@ enum { LARGE = 3 << 19, SEGMENT = 2 << 20 };
 
 /* Pools give back what plans of other sizes have used: peers close it at the next call, though their transfers for
  * those plans are kept. They are bound anew when they are taken again. */
-static inline void told_trimmed(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_trimmed(const explicit_comm *c, contract_rank *me, int64_t rank) {
   size_t first[NODE_RANKS], used[NODE_RANKS];
   for (int64_t i = 0; i < 3 * CALLS; i++) {
     move_and_give_back(me, LARGE + 12 * (i % CALLS));
@@ -243,13 +244,13 @@ static inline void told_trimmed(const told_comm *c, contract_rank *me, int64_t r
 
 /* As a rank would find it whose stream is behind the others'. */
 static inline void set_under_way(reshard_comm comm, bool under_way) {
-  for (reshard_transfer kept = comm->memory.kept_transfers; kept != NULL; kept = kept->next)
+  for (reshard_transfer kept = comm->memory.persistent_transfers; kept != NULL; kept = kept->next)
     kept->streams.lost = under_way;
 }
 
 /* None of a call's arrays has moved, and others close what was freed elsewhere: they meet for that alone. What streams
  * may still read is closed in a later call. */
-static inline void told_freed_elsewhere(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_freed_elsewhere(const explicit_comm *c, contract_rank *me, int64_t rank) {
   size_t before[NODE_RANKS];
   moving m = {.mesh = NULL};
   CONTRACT_SUCCEEDS(me, begin_moving(me, 12, &m));
@@ -269,8 +270,8 @@ static inline void told_freed_elsewhere(const told_comm *c, contract_rank *me, i
   end_moving(&m);
 }
 
-/* A call fails after ranks have told what they have freed: others close it all the same. */
-static inline void told_freed_and_failed(const told_comm *c, contract_rank *me, int64_t rank) {
+/* A call fails after ranks have published what they have freed: others close it all the same. */
+static inline void explicit_freed_and_failed(const explicit_comm *c, contract_rank *me, int64_t rank) {
   size_t before[NODE_RANKS];
   moving m = {.mesh = NULL};
   move_and_give_back(me, 3 * LARGE);
@@ -288,7 +289,7 @@ static inline void told_freed_and_failed(const told_comm *c, contract_rank *me, 
 
 /* Only ranks that write need an order of their own between calls on two streams: the others' transfer runs once at a
  * time all the same. */
-static inline void told_on_two_streams(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_on_two_streams(const explicit_comm *c, contract_rank *me, int64_t rank) {
   const int64_t columns = 3 << 12, shape[2] = {NODE_RANKS, columns};
   moving m = {.mesh = NULL};
   cudaStream_t other;
@@ -333,7 +334,7 @@ static inline reshard_status distribute_whole(contract_rank *me, int64_t rank, r
 }
 
 /* Rank 1 alone captures its stream: all have its error, and go on, where a transfer is kept and where none is. */
-static inline void told_captured_by_one(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_captured_by_one(const explicit_comm *c, contract_rank *me, int64_t rank) {
   const int64_t shape[2] = {NODE_RANKS, 12};
   moving m = {.mesh = NULL};
   reshard_tensor whole = NULL;
@@ -369,7 +370,7 @@ static inline void told_captured_by_one(const told_comm *c, contract_rank *me, i
 }
 
 /* Rank 0 gathers to memory of its host, which is pinned no more in the last call, at the same address. */
-static inline void told_unpinned(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_unpinned(const explicit_comm *c, contract_rank *me, int64_t rank) {
   enum { COLUMNS = 12 };
   static char memory[NODE_RANKS * COLUMNS];
   const int64_t shape[2] = {NODE_RANKS, COLUMNS};
@@ -399,7 +400,7 @@ static inline void told_unpinned(const told_comm *c, contract_rank *me, int64_t 
 
 /* Sharders come and go, and so do transfers that they keep. A rank destroys its own before the others: it does not wait
  * for them. Memory does not grow. */
-static inline void told_with_others(const told_comm *c, contract_rank *me, int64_t rank) {
+static inline void explicit_with_others(const explicit_comm *c, contract_rank *me, int64_t rank) {
   const reshard_sharder_options options = {
       .size = RESHARD_SHARDER_OPTIONS_INIT, .device = me->device, .path = c->path, .cached_plans = 2};
   size_t used[2 * CALLS] = {0};
