@@ -292,6 +292,19 @@ RESHARD_API reshard_status reshard_checkpoint_layout(reshard_checkpoint checkpoi
  * are no such box: Fortran order, more than 64 boxes in one, or zeros that no file has. */
 RESHARD_API reshard_status reshard_checkpoint_stored(reshard_checkpoint checkpoint, int64_t tensor, int64_t i,
                                                      const char **file, int64_t *offset, reshard_box *box);
+/* Maps a tensor of which one piece is all: no byte is read before it is touched. Local.
+ *
+ * - data: its elements, row-major, little-endian, read-only, of the file that was opened, whatever its path names now.
+ *   They need not be aligned to their size. NULL for a tensor without elements.
+ *
+ * It stays after the checkpoint is closed, until reshard_checkpoint_unmap. A file that becomes shorter meanwhile is
+ * SIGBUS to who touches what is gone. Bytes are not compared with digests.
+ *
+ * Errors: RESHARD_ERROR_UNSUPPORTED: a tensor in pieces, and as of reshard_checkpoint_stored. RESHARD_ERROR_SYSTEM: the
+ * file has become shorter, or cannot be mapped. */
+RESHARD_API reshard_status reshard_checkpoint_map(reshard_checkpoint checkpoint, int64_t tensor, const void **data);
+/* Ends that. bytes: of the tensor. Local; NULL is allowed. */
+RESHARD_API void reshard_checkpoint_unmap(const void *data, size_t bytes);
 /* Reads one rank's part of a tensor, in any layout of its shape: rank(0) reads the whole tensor, boxes(0:[2,0]+[1,8]) a
  * part.
  *

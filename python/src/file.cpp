@@ -4,15 +4,9 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/variant.h>
 
-#include <cerrno>
 #include <cstring>
 #include <list>
 #include <variant>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 std::string path_of(nb::handle path) {
   PyObject *bytes = nullptr;
@@ -137,40 +131,20 @@ Any read_as(LazyTensor &l, nb::handle dtype, nb::handle copy) {
   return dtype.is_none() ? all : nb::object(all.attr("astype")(dtype));
 }
 
-struct Mapping {
-  ~Mapping() { munmap(at, bytes); }
-  void *at;
-  size_t bytes;
-};
-
 // A view of the file. numpy's memmap and Python's mmap take four times as long.
 Any map(LazyTensor &l) {
+  struct Mapping {
+    ~Mapping() { reshard_checkpoint_unmap(data, bytes); }
+    const void *data;
+    size_t bytes;
+  };
   Array a = l.whole;
   if (a.elements() == 0)
     return numpy_empty(a.dtype, a.ndim, a.shape);
   Use<Checkpoint> in(l.c);
-  const char *file = nullptr;
-  int64_t offset = 0;
-  reshard_box box = {};
-  for (int64_t piece = 0; file == nullptr || !std::equal(a.shape, a.shape + a.ndim, box.extent); piece++) {
-    const reshard_status status = reshard_checkpoint_stored(l.c.handle, l.i, piece, &file, &offset, &box);
-    if (status == RESHARD_ERROR_INVALID)
-      unsupported("'", l.name, "' lies in ", piece, " pieces, none of them whole: read it");
-    check(status);
-  }
-  const int64_t before = offset % sysconf(_SC_PAGESIZE);
-  const size_t bytes = size_t(before + l.bytes());
-  struct stat info = {};
-  const int fd = open(file, O_RDONLY | O_CLOEXEC);
-  const bool shorter = fd >= 0 && fstat(fd, &info) == 0 && info.st_size < offset + l.bytes();
-  void *at = fd < 0 || shorter ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, offset - before);
-  const char *why = shorter ? "the file has become shorter" : std::strerror(errno);
-  if (fd >= 0)
-    ::close(fd);
-  if (at == MAP_FAILED)
-    raise(RESHARD_ERROR_SYSTEM, text_of("'", l.name, "' of '", file, "': ", why));
-  a.data = static_cast<char *>(at) + before;
-  nb::capsule owner(new Mapping{at, bytes}, [](void *m) noexcept { delete static_cast<Mapping *>(m); });
+  const void *data = got<const void *>(reshard_checkpoint_map, l.c.handle, l.i);
+  a.data = const_cast<void *>(data);
+  nb::capsule owner(new Mapping{data, size_t(l.bytes())}, [](void *m) noexcept { delete static_cast<Mapping *>(m); });
   return numpy_over(a, owner);
 }
 

@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 const char *reshard_file_format_string(reshard_file_format format) {
   switch (format) {
@@ -256,26 +258,83 @@ static reshard_status find_piece(const rs_store *s, const rs_stored_tensor *stor
   return rs_error(RESHARD_ERROR_INVALID, "tensor '%s': piece %lld of %lld", name, (long long)i, (long long)before);
 }
 
+/* The same in a file. */
+static reshard_status find_stored(const rs_store *s, int64_t tensor, const char *name, int64_t i, const rs_file **file,
+                                  int64_t *offset, reshard_box *box) {
+  const rs_stored_block *block = NULL;
+  if (s->tensors.at[tensor].reversed)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s' is stored in Fortran order", name);
+  RS_TRY(find_piece(s, &s->tensors.at[tensor], name, i, &block, box));
+  *file = &s->files.at[block->file];
+  *offset = block->offset;
+  if ((*file)->zeros)
+    return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s': piece %lld is zeros, which no file has", name,
+                    (long long)i);
+  return RESHARD_SUCCESS;
+}
+
 reshard_status reshard_checkpoint_stored(reshard_checkpoint checkpoint, int64_t tensor, int64_t i, const char **file,
                                          int64_t *offset, reshard_box *box) {
-  const rs_stored_block *block = NULL;
+  const rs_file *in;
   reshard_model_tensor t;
   reshard_box found;
+  int64_t at;
   RS_TRY(RS_GIVEN("reshard_checkpoint_stored", checkpoint, file, offset, box));
   RS_TRY(rs_checkpoint_given("reshard_checkpoint_stored", checkpoint, tensor, file));
-  const rs_store *s = &checkpoint->store;
-  RS_TRY(reshard_model_get(s->model, tensor, &t));
-  if (s->tensors.at[tensor].reversed)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s' is stored in Fortran order", t.name);
-  RS_TRY(find_piece(s, &s->tensors.at[tensor], t.name, i, &block, &found));
-  const rs_file *in = &s->files.at[block->file];
-  if (in->zeros)
-    return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s': piece %lld is zeros, which no file has", t.name,
-                    (long long)i);
+  RS_TRY(reshard_model_get(checkpoint->store.model, tensor, &t));
+  RS_TRY(find_stored(&checkpoint->store, tensor, t.name, i, &in, &at, &found));
   *file = in->path;
-  *offset = block->offset;
+  *offset = at;
   *box = found;
   return RESHARD_SUCCESS;
+}
+
+/* Bytes of a page before an offset of a file, or before an address. */
+static size_t before_in_page(uintptr_t at) { return at % (uintptr_t)sysconf(_SC_PAGESIZE); }
+
+static reshard_status map_bytes(const rs_file *file, int64_t offset, int64_t bytes, const void **data) {
+  char where[RS_WHERE];
+  int64_t size, changed_ns;
+  size_t before = before_in_page((uintptr_t)offset);
+  rs_where(where, "file", file->path);
+  RS_TRY(rs_file_stat(where, file->fd, &size, &changed_ns));
+  if (size < offset + bytes) /* a page beyond the end would be a signal to the reader */
+    return rs_error(RESHARD_ERROR_SYSTEM, "%s: became shorter: %lld bytes when it was opened, %lld now", where,
+                    (long long)file->size, (long long)size);
+  void *at = mmap(NULL, before + (size_t)bytes, PROT_READ, MAP_SHARED, file->fd, (off_t)(offset - (int64_t)before));
+  if (at == MAP_FAILED)
+    return rs_file_error(where, errno);
+  *data = (char *)at + before;
+  return RESHARD_SUCCESS;
+}
+
+reshard_status reshard_checkpoint_map(reshard_checkpoint checkpoint, int64_t tensor, const void **data) {
+  const rs_file *file;
+  reshard_model_tensor t;
+  reshard_box box = {.extent = {-1}};
+  int64_t offset, bytes, pieces = 0;
+  RS_TRY(rs_checkpoint_given("reshard_checkpoint_map", checkpoint, tensor, data));
+  RS_TRY(reshard_model_get(checkpoint->store.model, tensor, &t));
+  RS_TRY(rs_tensor_bytes(t.ndim, t.shape, reshard_dtype_size(t.dtype), &bytes));
+  if (bytes == 0) {
+    *data = NULL;
+    return RESHARD_SUCCESS;
+  }
+  do {
+    reshard_status status = find_stored(&checkpoint->store, tensor, t.name, pieces++, &file, &offset, &box);
+    if (status == RESHARD_ERROR_INVALID)
+      return rs_error(RESHARD_ERROR_UNSUPPORTED, "tensor '%s' lies in %lld pieces, none of them whole: read it", t.name,
+                      (long long)pieces - 1);
+    RS_TRY(status);
+  } while (memcmp(box.extent, t.shape, (size_t)t.ndim * sizeof *t.shape) != 0);
+  return map_bytes(file, offset, bytes, data);
+}
+
+void reshard_checkpoint_unmap(const void *data, size_t bytes) {
+  if (data == NULL)
+    return;
+  size_t before = before_in_page((uintptr_t)data);
+  (void)munmap((char *)(uintptr_t)data - before, before + bytes);
 }
 
 reshard_status reshard_checkpoint_metadata(reshard_checkpoint checkpoint, int64_t i, const char **key,

@@ -80,6 +80,7 @@ CASE(null_is_refused_by_calls_of_file) {
     REFUSED(reshard_checkpoint_find(NULL, TEXT, ROOM));
     REFUSED(reshard_checkpoint_layout(NULL, 0, ROOM));
     REFUSED(reshard_checkpoint_stored(NULL, 0, 0, ROOM, ROOM, ROOM));
+    REFUSED(reshard_checkpoint_map(NULL, 0, ROOM));
     REFUSED(reshard_error_set(RESHARD_ERROR_PEER, NULL));
     REFUSED(reshard_checkpoint_read(NULL, 0, NULL, 0, 0, ROOM));
     REFUSED(reshard_checkpoint_read_box(NULL, 0, ROOM, 0, ROOM));

@@ -468,4 +468,63 @@ CASE(file_cut_after_any_byte_is_refused) {
   free(bytes);
 }
 
+/* Maps a tensor of bytes. */
+static const void *map_of(reshard_checkpoint checkpoint, const char *name) {
+  const void *data = &data;
+  int64_t i;
+  GOOD(reshard_checkpoint_find(checkpoint, name, &i));
+  GOOD(reshard_checkpoint_map(checkpoint, i, &data));
+  return data;
+}
+
+/* Of a page and more, at no multiple of a page, and nothing. The file is another one by then; and the checkpoint is
+ * closed. */
+CASE(maps_are_of_the_file_that_was_opened) {
+  static const char header[] = "{" T("big", "U8", "[3,3000]", "[5,9005]") "," T("small", "U8", "[5]", "[0,5]") "," T(
+      "none", "U8", "[0,7]", "[9005,9005]") "," T("last", "U8", "[2]", "[9005,9007]") "}";
+  static const struct {
+    const char *name;
+    size_t begin, bytes;
+  } tensors[] = {{"big", 5, 9000}, {"small", 0, 5}, {"last", 9005, 2}};
+  const void *data[3];
+  scratch_safetensors("m.safetensors", header, 9007, 1);
+  scratch_safetensors("other.safetensors", header, 9007, 2);
+  reshard_checkpoint checkpoint = scratch_open("m.safetensors");
+  assert_int_equal(rename(scratch_path("other.safetensors"), scratch_path("m.safetensors")), 0);
+  for (int i = 0; i < 3; i++)
+    data[i] = map_of(checkpoint, tensors[i].name);
+  assert_null(map_of(checkpoint, "none"));
+  reshard_checkpoint_close(checkpoint);
+  for (int i = 0; i < 3; i++) {
+    for (size_t b = 0; b < tensors[i].bytes; b++)
+      assert_int_equal(((const unsigned char *)data[i])[b], scratch_byte(tensors[i].begin + b, 1));
+    reshard_checkpoint_unmap(data[i], tensors[i].bytes);
+  }
+  reshard_checkpoint_unmap(NULL, 0);
+}
+
+static void refuse_map(const char *name, const char *tensor, const char *text) {
+  const void *data = name;
+  int64_t i;
+  reshard_checkpoint checkpoint = scratch_open(name);
+  GOOD(reshard_checkpoint_find(checkpoint, tensor, &i));
+  FAILS_WITH(reshard_checkpoint_map(checkpoint, i, &data), RESHARD_ERROR_UNSUPPORTED, text);
+  assert_ptr_equal(data, name);
+  reshard_checkpoint_close(checkpoint);
+}
+
+CASE(what_no_piece_has_whole_is_not_mapped) {
+  write_rows(ROWS, ROWS);
+  refuse_map("d", "w", "tensor 'w' lies in 2 pieces, none of them whole: read it");
+  reshard_checkpoint checkpoint = scratch_open("d");
+  const void *data;
+  FAILS_WITH(reshard_checkpoint_map(checkpoint, 1, &data), RESHARD_ERROR_INVALID, "tensor 1 of a checkpoint with 1");
+  reshard_checkpoint_close(checkpoint);
+  scratch_safetensors("m.safetensors", "{" T("w", "U8", "[5000]", "[0,5000]") "}", 5000, 1);
+  checkpoint = scratch_open("m.safetensors");
+  assert_int_equal(truncate(scratch_path("m.safetensors"), 4096), 0);
+  FAILS_WITH(reshard_checkpoint_map(checkpoint, 0, &data), RESHARD_ERROR_SYSTEM, " when it was opened, 4096 now");
+  reshard_checkpoint_close(checkpoint);
+}
+
 RUN_JSON_CASES(scratch_setup, scratch_teardown)
