@@ -31,6 +31,24 @@ with reshard.from_mpi(MPI.COMM_WORLD, timeout=60) as comm:
 print("heard")
 """
 
+# What from_mpi uses of a communicator, over files of a directory: MPI itself may not come up between two networks.
+NODES = """
+import sys, time, pathlib, reshard
+class Comm:
+    def Get_size(self): return 2
+    def Get_rank(self): return int(sys.argv[1])
+    def Allgather(self, mine, everything):
+        pathlib.Path(f"part{sys.argv[1]}").write_bytes(bytes(mine))
+        pathlib.Path(f"part{sys.argv[1]}").rename(f"all{sys.argv[1]}")
+        while not all(pathlib.Path(f"all{r}").exists() for r in range(2)):
+            time.sleep(0.01)
+        everything[:] = b"".join(pathlib.Path(f"all{r}").read_bytes() for r in range(2))
+try:
+    reshard.from_mpi(Comm(), timeout=60)
+except reshard.UnsupportedError as error:
+    print(error)
+"""
+
 
 def launch(n: int, tmp_path: Path, *program: str) -> str:
     mpirun = shutil.which("mpirun")
@@ -49,3 +67,13 @@ def test_block_cyclic_columns_to_rows_as_alltoallw(tmp_path: Path) -> None:
 
 def test_what_one_rank_of_mpi_refuses_all_ranks_hear(tmp_path: Path) -> None:
     assert launch(2, tmp_path, "-c", TOLD).count("heard") == 2
+
+
+def test_ranks_on_two_nodes_are_refused_on_both(tmp_path: Path) -> None:
+    apart = ["unshare", "--user", "--map-root-user", "--net"]  # a network of its own is a node of its own
+    if shutil.which(apart[0]) is None or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no network namespace for a second node")
+    ranks = [subprocess.Popen([*before, sys.executable, "-c", NODES, str(rank)], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
+             for rank, before in enumerate(([], apart))]
+    for rank in ranks:
+        assert "rank 1 is on another node than rank 0" in rank.communicate(timeout=120)[0]
