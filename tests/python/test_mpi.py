@@ -31,7 +31,7 @@ with reshard.from_mpi(MPI.COMM_WORLD, timeout=60) as comm:
 print("heard")
 """
 
-# What from_mpi uses of a communicator, over files of a directory: MPI itself may not come up between two networks.
+# A communicator over files, with all that from_mpi uses: MPI itself may not come up between two networks.
 NODES = """
 import sys, time, pathlib, reshard
 class Comm:
