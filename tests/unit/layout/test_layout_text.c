@@ -3,6 +3,7 @@
 
 #include <reshard/layout.h>
 
+#include "support/fixtures/expect.h"
 #include "support/fixtures/temporary.h"
 
 #include <stdio.h>
@@ -197,6 +198,23 @@ CASE(parts_in_fewer_pieces_than_ranks_are_printed) {
       "mesh: parts with / in dims 0 and 1, one dim of a layout may have them");
 }
 
+CASE(lists_of_too_many_parts_are_refused) {
+  static reshard_part parts[RESHARD_MAX_PARTS + 1];
+  const int64_t shape = RESHARD_MAX_PARTS, ranks = 2;
+  reshard_placement cut = {.kind = RESHARD_PLACEMENT_SHARD, .nparts = RESHARD_MAX_PARTS + 1, .parts = parts};
+  reshard_layout layout = NULL;
+  for (int i = 0; i < RESHARD_MAX_PARTS; i++)
+    parts[i].size = 1;
+  FAILS(reshard_layout_create_mesh(1, &shape, 2, 1, &ranks, NULL, &cut, NULL, NULL, &layout), RESHARD_ERROR_UNSUPPORTED,
+        "mesh: 4097 parts of mesh dim 0, at most 4096");
+  cut.nparts = -1;
+  BAD(reshard_layout_create_mesh(1, &shape, 2, 1, &ranks, NULL, &cut, NULL, NULL, &layout),
+      "mesh: -1 parts of mesh dim 0, or NULL");
+  cut.nparts = RESHARD_MAX_PARTS;
+  GOOD(reshard_layout_create_mesh(1, &shape, 2, 1, &ranks, NULL, &cut, NULL, NULL, &layout));
+  reshard_layout_release(layout);
+}
+
 CASE(parts_of_a_strided_shard_are_refused) {
   const int64_t shape = 8, ranks = 4;
   const reshard_part parts[2] = {{4, 0}, {4, 0}};
@@ -327,16 +345,16 @@ CASE(test_box_files) {
   file_reads("\n\n0 [0,0]+[5,12]#\n \t\n1 [5,0]+[8,12]\n\n#", " ", 2, two);
   file_reads("0 [0,0]+[13,12]\n1 [0,0]+[13,12]\n", "replicated; ", 2,
              "boxes(replicated;0:[0,0]+[13,12];1:[0,0]+[13,12])");
-#define BAD(text, error) file_bad(text, sizeof text - 1, error)
-  BAD("0 [0,0]+[5,12]\n1 5,0]", "line 2, column 3: expected '['");
-  BAD("0 [0,0]+[5,12] 1 [5,0]+[8,12]", "line 1, column 16: expected the end of the line");
-  BAD("# a\n0 [0,0]+\n[5,12]", "line 2, column 9: expected '['");
-  BAD("0 [0,0]+[5,12\n]", "line 1, column 14: expected ']'");
-  BAD("0 [0]+[5]\n", "line 1, column 3: 1 numbers, the tensor has 2 dims");
-  BAD("x", "line 1, column 1: expected a rank");
-  BAD("0 [0,0]+[5,12]\n\0", "line 2, column 1: expected a rank");
-  BAD("0 [0,0]+[5,12]\0\n", "line 1, column 15: expected the end of the line");
-  BAD("0 [0,0]+[5,99999999999999999999]\n", "line 1, column 12: the number does not fit in 63 bits");
+#define BAD_FILE(text, error) file_bad(text, sizeof text - 1, error)
+  BAD_FILE("0 [0,0]+[5,12]\n1 5,0]", "line 2, column 3: expected '['");
+  BAD_FILE("0 [0,0]+[5,12] 1 [5,0]+[8,12]", "line 1, column 16: expected the end of the line");
+  BAD_FILE("# a\n0 [0,0]+\n[5,12]", "line 2, column 9: expected '['");
+  BAD_FILE("0 [0,0]+[5,12\n]", "line 1, column 14: expected ']'");
+  BAD_FILE("0 [0]+[5]\n", "line 1, column 3: 1 numbers, the tensor has 2 dims");
+  BAD_FILE("x", "line 1, column 1: expected a rank");
+  BAD_FILE("0 [0,0]+[5,12]\n\0", "line 2, column 1: expected a rank");
+  BAD_FILE("0 [0,0]+[5,12]\0\n", "line 1, column 15: expected the end of the line");
+  BAD_FILE("0 [0,0]+[5,99999999999999999999]\n", "line 1, column 12: the number does not fit in 63 bits");
   refuses("boxes(@/nonexistent/boxes)", SHAPE(1), 1, RESHARD_ERROR_INVALID,
           "box file \"/nonexistent/boxes\": No such file or directory");
   refuses("boxes(@/)", SHAPE(1), 1, RESHARD_ERROR_INVALID, "box file \"/\": Is a directory");
