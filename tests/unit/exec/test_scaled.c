@@ -544,7 +544,7 @@ CASE(arrays_of_several_runs_without_elements_have_blocks) {
 }
 
 CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
-  static const int64_t block[] = {8, 8}, large[] = {256, 129}, none[] = {8, 0};
+  static const int64_t block[] = {8, 8}, large[] = {256, 129}, tall[] = {32769, 1}, none[] = {8, 0};
   static const int64_t offset[2][2] = {{4, 0}, {16, 0}}, extent[2][2] = {{16, 96}, {20, 96}};
   const scene rows = {"chunk(0)", "chunk(1)", SAME(64, 96), BLOCK(0, 0), F32_F32};
   const scene cut = {"chunk(0)", "chunk(1)", SAME(60, 96), BLOCK(0, 0), F32_F32};
@@ -562,6 +562,8 @@ CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
                  "dim 0 of the f8_e4m3 side is cut at 12 by rank 2, within a block of 8");
   other.block = large;
   expect_refused(&rows, &other, RESHARD_ERROR_UNSUPPORTED, "256 x 129 has more than 32768 elements");
+  other.block = tall;
+  expect_refused(&rows, &other, RESHARD_ERROR_UNSUPPORTED, "32769 x 1 has more than 32768 elements");
   other.block = none;
   expect_refused(&rows, &other, RESHARD_ERROR_INVALID, "a block of 0 in dim 1");
   other = e;
