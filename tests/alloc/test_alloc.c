@@ -146,6 +146,7 @@ CASE(layouts_survive_any_failed_allocation) {
                                       "mesh(dp=2,tp=4;S0,S1;order=tp,dp)",
                                       "mesh(2x2x2;S0*2,R,S1)",
                                       "mesh(2x2@4-7;R,S1)",
+                                      "mesh(2x4;S0{5,7},R)",
                                       "cyclic(2x2x2;3x4x1)",
                                       "cyclic(2x2x1@3-0;3x4x1)",
                                       "rank(3)",

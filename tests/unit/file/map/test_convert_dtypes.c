@@ -1,6 +1,7 @@
 /* Conversions of checkpoints to another dtype: each pair of dtypes in each format against the exact cast; what says a
  * dtype, and before what; what stays as it is, and what is refused. */
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 
 #include <stdio.h>
@@ -191,9 +192,17 @@ CASE(what_has_no_meaning_is_refused_and_nothing_is_written) {
     reshard_rules_free(dst);
     reshard_map_free(map);
   }
-  /* moved as it is, nothing of it is asked */
+  /* moved as it is, nothing of it is asked; also where another tensor is cast */
   assert_int_equal(run_convert("bad.safetensors", "out.safetensors", RESHARD_DTYPE_NONE, NULL, NULL, NULL, NULL),
                    RESHARD_SUCCESS);
+  scratch_safetensors("beside.safetensors",
+                      "{" VALUES("BF16", "16") "," SCALES("F32", "16", "20") "," T("a", "F32", "[1]", "[20,24]") "}",
+                      24, 2);
+  reshard_rules rules = rules_of("a rank(0) bf16\n* rank(0)\n");
+  reshard_convert_report report;
+  GOOD(run_convert("beside.safetensors", "cast.safetensors", RESHARD_DTYPE_NONE, NULL, rules, NULL, &report));
+  assert_int_equal(report.converted, 1);
+  reshard_rules_free(rules);
 }
 
 int main(void) {
