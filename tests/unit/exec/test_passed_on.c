@@ -163,11 +163,13 @@ CASE(plans_say_what_is_not_passed_on_and_why) {
   const struct {
     int64_t chains;
     const char *why;
-  } plans[] = {{1,
-                "\n  not passed on: anything, where a transfer is direct or takes a collective; a mixed one reads only "
-                "what is not passed on\n"},
-               {0, "\n  not passed on: anything, as it would take no less time\n"},
-               {RESHARD_NO_CHAINS, NULL}};
+  } plans[] = {
+      {1, " on GPUs\n  pattern   none: not everybody is sent to\n  passed on 2 streams here, of 4 that are staged; "
+          "2 more rounds for later hops\n  not passed on: anything, where a transfer is direct or takes a "
+          "collective; a mixed one reads only what is not passed on\n"},
+      {0, "\n  pattern   none: not everybody is sent to\n  not passed on: anything, as it would take no less "
+          "time\n"},
+      {RESHARD_NO_CHAINS, NULL}};
   const int64_t shape[2] = {8, 8}, domains[RANKS] = {0, 0, 1, 1, 1, 1};
   reshard_layout src = layout_from_text("chunk(0;0-1)", 2, shape, RANKS),
                  dst = layout_from_text("mesh(4@2-5;R)", 2, shape, RANKS);
@@ -182,9 +184,9 @@ CASE(plans_say_what_is_not_passed_on_and_why) {
     topology.chains = plans[i].chains;
     assert_int_equal(reshard_plan_create(1, &entry, 2, &options, &plan), RESHARD_SUCCESS);
     assert_int_equal(reshard_plan_explain(plan, RESHARD_TEXT, text, sizeof text, NULL), RESHARD_SUCCESS);
-    const char *told = strstr(text, "\n  not passed on");
-    assert_true(plans[i].why != NULL ? told != NULL && strncmp(told, plans[i].why, strlen(plans[i].why)) == 0
-                                     : told == NULL);
+    const char *said = strstr(text, plans[i].why != NULL ? plans[i].why : "passed on");
+    if ((said != NULL) != (plans[i].why != NULL))
+      fail_msg("%s", text);
     reshard_plan_destroy(plan);
   }
   reshard_layout_release(src);

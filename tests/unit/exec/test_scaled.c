@@ -511,6 +511,9 @@ CASE(plans_tell_each_conversion_once_and_why_blocks_are_not_passed_on) {
   assert_non_null(strstr(text, "bf16 to f8_e4m3/4x2:e8m0; values and scales travel"));
   assert_non_null(strstr(text, "bf16 to f8_e4m3/8x8; values and scales travel"));
   assert_non_null(strstr(text, "\n  not passed on: anything, as blocks travel with their scales, which nothing cuts"));
+  GOOD(reshard_plan_explain(plan, RESHARD_JSON, text, sizeof text, NULL));
+  assert_non_null(
+      strstr(text, "{\"from\":\"bf16\",\"to\":\"f32\",\"wire\":\"bf16\",\"converted\":\"unpack\",\"tensors\":12}"));
   reshard_plan_destroy(plan);
   topology.chains = RESHARD_NO_CHAINS;
   GOOD(reshard_plan_create(60, entries, 0, &options, &plan));
@@ -541,6 +544,31 @@ CASE(arrays_of_several_runs_without_elements_have_blocks) {
   reshard_plan_destroy(plan);
   reshard_layout_release(e.src);
   reshard_layout_release(e.dst);
+}
+
+/* The other side has a dim of one index, which the side with blocks lacks. */
+CASE(dims_of_one_side_alone_have_no_blocks) {
+  static const int64_t block[] = {8, 8}, shape[] = {40, 24}, more[] = {40, 1, 24};
+  static const int turned[] = {0, -1, 1}, back[] = {0, 2};
+  for (int i = 0; i < 2; i++) {
+    reshard_layout scaled = parse_layout("rank(0)", shape), wide;
+    GOOD(reshard_layout_create_single(3, more, RANKS, 1, &wide));
+    reshard_entry e = {.size = RESHARD_ENTRY_INIT,
+                       .src = i == 0 ? scaled : wide,
+                       .dst = i == 0 ? wide : scaled,
+                       .dtype = i == 0 ? RESHARD_F8_E4M3 : RESHARD_BF16,
+                       .dst_dtype = i == 0 ? RESHARD_BF16 : RESHARD_F8_E4M3,
+                       .permutation = i == 0 ? turned : back,
+                       .block = block};
+    reshard_plan plan;
+    reshard_plan_info info;
+    GOOD(reshard_plan_create(1, &e, i, NULL, &plan));
+    GOOD(reshard_plan_get_info(plan, &info));
+    assert_int_equal(info.sent_bytes, 40 * 24 + 5 * 3 * 4); /* values and scales, from rank 0, or from rank 1 */
+    reshard_plan_destroy(plan);
+    reshard_layout_release(scaled);
+    reshard_layout_release(wide);
+  }
 }
 
 CASE(what_has_no_blocks_is_refused_with_dim_cut_and_block) {
