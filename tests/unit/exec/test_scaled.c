@@ -485,6 +485,7 @@ CASE(plans_tell_each_conversion_once_and_why_blocks_are_not_passed_on) {
   reshard_entry entries[60];
   char text[8192];
   reshard_plan plan;
+  reshard_plan_info info;
   topology.ranks = RANKS;
   topology.domain = domain;
   options.topology = &topology;
@@ -511,6 +512,8 @@ CASE(plans_tell_each_conversion_once_and_why_blocks_are_not_passed_on) {
   assert_non_null(strstr(text, "bf16 to f8_e4m3/4x2:e8m0; values and scales travel"));
   assert_non_null(strstr(text, "bf16 to f8_e4m3/8x8; values and scales travel"));
   assert_non_null(strstr(text, "\n  not passed on: anything, as blocks travel with their scales, which nothing cuts"));
+  GOOD(reshard_plan_get_info(plan, &info));
+  assert_int_equal(info.classes, 5); /* those alike are intersected once */
   GOOD(reshard_plan_explain(plan, RESHARD_JSON, text, sizeof text, NULL));
   assert_non_null(
       strstr(text, "{\"from\":\"bf16\",\"to\":\"f32\",\"wire\":\"bf16\",\"converted\":\"unpack\",\"tensors\":12}"));
