@@ -278,6 +278,7 @@ CASE(null_may_be_released) {
   reshard_model_free(NULL);
   reshard_rules_free(NULL);
   reshard_checkpoint_close(NULL);
+  reshard_checkpoint_unmap(NULL, 0);
   reshard_writer_abandon(NULL);
   reshard_map_free(NULL);
   reshard_layout_release(NULL);
