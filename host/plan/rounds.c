@@ -2,9 +2,9 @@
  *
  * All ranks take the same number of rounds K. A message of m bytes has n = min(K, max(1, m / F)) pieces of whole steps
  * of 256 bytes. They are spread evenly over the rounds. F is the least piece that is worth a message, and so small that
- * all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on alike:
- * none is through early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the
- * widest element. So the least limit is that of one such step: 16 shares of 16 bytes for each rank of the world.
+ * all peers' fit. Both ends compute that from m, K and the limit alone, so all messages move on alike: none is through
+ * early and leaves the staging idle. A limit too small for steps of 256 bytes has steps of 16, the widest element. So
+ * the least limit is that of one such step: 16 shares of 16 bytes for each rank of the world.
  *
  * A rank with the limit L needs one round where all that it stages fits. Else it needs the least K for which the
  * longest pieces of its messages fit L, or one half of L where neighbouring rounds overlap. That sum falls as K rises,

@@ -311,7 +311,7 @@ static reshard_status map_bytes(const rs_file *file, int64_t offset, int64_t byt
 reshard_status reshard_checkpoint_map(reshard_checkpoint checkpoint, int64_t tensor, const void **data) {
   const rs_file *file;
   reshard_model_tensor t;
-  reshard_box box = {.extent = {-1}};
+  reshard_box box;
   int64_t offset, bytes, pieces = 0;
   RS_TRY(rs_checkpoint_given("reshard_checkpoint_map", checkpoint, tensor, data));
   RS_TRY(reshard_model_get(checkpoint->store.model, tensor, &t));

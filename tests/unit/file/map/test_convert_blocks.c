@@ -63,8 +63,8 @@ static const char *name_of(reshard_dtype dtype) {
   return dtype == RESHARD_F32 ? "F32" : dtype == RESHARD_F16 ? "F16" : "BF16";
 }
 
-/* Bits of all kinds, so that some blocks have NaN and infinity; blocks of zeros; and ordinary numbers. Of blocks of 128
- * rows every second one has ordinary numbers alone: one of all kinds has the scale NaN, as others of them. */
+/* Bits of all kinds, so that some blocks have NaN and infinity; blocks of zeros; and ordinary numbers. Every
+ * second block of 128 rows has ordinary numbers alone: blocks with NaN all have one scale, whichever is read. */
 static char *write_numbers(const char *file, matrices m) {
   int64_t elements = m.n * m.rows * m.columns, width = (int64_t)reshard_dtype_size(m.dtype);
   char header[256], shape[96], *data = malloc((size_t)(elements * width));
