@@ -275,14 +275,16 @@ uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
   const unsigned char *at = bytes;
   uint64_t h = (seed ^ 0xcbf29ce484222325u) * 0xd6e8feb86659fd93u;
   h ^= (h >> 32) ^ (size * 0x9e3779b97f4a7c15u);
-  for (; size > 0;) {
-    uint64_t word = 0;
-    size_t take = size < 8 ? size : 8;
-    memcpy(&word, at, take);
+  for (uint64_t word = 0; size > 0; at += 8, size -= 8) {
+    if (size >= 8) { /* a length that is known takes no call */
+      memcpy(&word, at, 8);
+    } else {
+      word = 0;
+      memcpy(&word, at, size);
+      size = 8;
+    }
     h = (h ^ word) * 0x100000001b3u;
     h ^= h >> 29;
-    at += take;
-    size -= take;
   }
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;

@@ -26,8 +26,8 @@ int64_t rs_names_find(const rs_names *names, const void *at, size_t size) {
   return (int64_t)(names->slot[seek_slot(names, rs_hash(0, at, size), at, size)] & NUMBER) - 1;
 }
 
-static reshard_status grow_table(rs_names *names) {
-  rs_names larger = {.slots = rs_max(16, names->slots * 2)};
+static reshard_status grow_table(rs_names *names, int64_t slots) {
+  rs_names larger = {.slots = slots};
   RS_TRY(rs_alloc_zero(&larger.slot, larger.slots, sizeof *larger.slot));
   for (int64_t i = 0; i < names->slots; i++)
     if (names->slot[i] != 0) {
@@ -44,8 +44,11 @@ static reshard_status grow_table(rs_names *names) {
 }
 
 reshard_status rs_names_reserve(rs_names *names, int64_t n) {
-  while (names->slots < 2 * n)
-    RS_TRY(grow_table(names));
+  int64_t slots = rs_max(16, names->slots);
+  while (slots < 2 * n)
+    slots *= 2;
+  if (slots > names->slots)
+    RS_TRY(grow_table(names, slots));
   return rs_vec_reserve(&names->all, n);
 }
 

@@ -108,8 +108,8 @@ reshard_status rs_model_unknown(const char *where, const char *name, const char 
 }
 
 reshard_status rs_model_check_names(reshard_model model, const char *what) {
-  reshard_status status = RESHARD_SUCCESS;
   rs_names names = {0};
+  reshard_status status = rs_names_reserve(&names, model->tensors.n);
   for (int64_t i = 0, number; i < model->tensors.n && status == RESHARD_SUCCESS; i++) {
     const char *name = rs_model_name(model, i);
     char quoted[RS_QUOTE];

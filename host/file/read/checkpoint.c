@@ -83,6 +83,7 @@ reshard_status reshard_checkpoint_find(reshard_checkpoint checkpoint, const char
 static reshard_status put_names(reshard_checkpoint checkpoint) {
   rs_names_free(&checkpoint->names);
   reshard_model model = checkpoint->store.model;
+  RS_TRY(rs_names_reserve(&checkpoint->names, model->tensors.n));
   for (int64_t i = 0, number; i < model->tensors.n; i++) {
     const char *name = rs_model_name(model, i);
     RS_TRY(rs_names_put(&checkpoint->names, name, strlen(name), &number));

@@ -110,6 +110,7 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
   rs_names *names = &opening->checkpoint->names;
   const rs_safetensors *header = &opening->headers[file];
   char quoted[RS_QUOTE], first[RS_QUOTE], second[RS_QUOTE];
+  RS_TRY(rs_names_reserve(names, names->all.n + header->model->tensors.n));
   for (int64_t i = 0; i < header->model->tensors.n; i++) {
     rs_whole_tensor whole = {.file = file, .offset = header->offsets.at[i]};
     whole.packed = header->model->tensors.at[i].packed;
