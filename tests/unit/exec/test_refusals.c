@@ -92,6 +92,7 @@ CASE(wrong_meshes_are_refused) {
   invalid(MESH(2, mesh, NULL, p, NULL, LIST(0, 1, 1, 2)), "mesh: rank 1 is named twice");
   invalid(MESH(2, mesh, ((const char *[]){"dp", "dp"}), p, NULL, NULL), "mesh: mesh dims 0 and 1 are both named 'dp'");
   invalid(MESH(2, mesh, ((const char *[]){"dp", "2tp"}), p, NULL, NULL), "mesh: '2tp' is no name for mesh dim 1");
+  invalid(MESH(2, mesh, ((const char *[]){"dp", "t-p"}), p, NULL, NULL), "mesh: 't-p' is no name for mesh dim 1");
   invalid(MESH(2, mesh, ((const char *[]){"", "tp"}), p, NULL, NULL), "mesh: '' is no name for mesh dim 0");
   invalid(MESH(2, mesh, ((const char *[]){"dp", NULL}), p, NULL, NULL), "mesh: 'NULL' is no name for mesh dim 1");
   invalid(MESH(2, mesh, NULL, p, ((int[]){0, 2}), NULL), "mesh: order names mesh dim 2 of 2");

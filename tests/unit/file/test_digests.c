@@ -404,7 +404,7 @@ CASE(any_flipped_bit_of_state_json_is_found) {
   GOOD(reshard_state_save(sharder, tree, scratch_path("s"), NULL, NULL));
   GOOD(reshard_checkpoint_check(scratch_path("s"), NULL, &report));
   assert_true(report.files == 2 && report.unchecked_files == 0);
-  int64_t size;
+  int64_t size, checked = report.checked_bytes;
   char path[512];
   snprintf(path, sizeof path, "%s", scratch_path("s/state.json"));
   free(read_file(path, &size));
@@ -422,6 +422,7 @@ CASE(any_flipped_bit_of_state_json_is_found) {
   GOOD(load_state(sharder, tree, "s", 1, NULL));
   GOOD(reshard_checkpoint_check(scratch_path("s"), NULL, &report));
   assert_true(report.files == 2 && report.unchecked_files == 1);
+  assert_int_equal(report.checked_bytes, checked - size);
   reshard_tree_release(tree);
   reshard_sharder_destroy(sharder);
   reshard_comm_destroy(comm);

@@ -294,6 +294,17 @@ CASE(test_other_kinds) {
   scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "'stream.zstd/1'", "dcp_to_torch_save");
   recorded_free(&file);
   recorded_sharded("d");
+  file = recorded_read("sharded/.metadata");
+#define EIGHT "zzzzzzzz"
+  recorded_replace(&file, B("\x8c\x06length\x94"), /* a name of 72 bytes, the first 63 of which are told */
+                   B("\x8c\x15transform_descriptors]\x8c\x48" EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT
+                     "a\x8c\x06length\x94"),
+                   false);
+  scratch_write("d/.metadata", file.at, file.n);
+  scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "'" EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT "zzzzzzz'", "dcp_to_torch_save");
+#undef EIGHT
+  recorded_free(&file);
+  recorded_sharded("d");
   scratch_safetensors("d/__0_0.distcp", "{}", 40000, 1);
   scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "d/__0_0.distcp'", "SerializationFormat.SAFETENSORS");
   scratch_write("d/__0_0.distcp", "", 0);

@@ -281,6 +281,16 @@ CASE(texts_of_meshes_are_read_and_printed) {
   }
 }
 
+/* In a mesh, and where a layout should be. */
+CASE(placements_as_pytorch_writes_them_are_answered_with_ours) {
+  bad("mesh(2x2;Shard(0),Replicate)", SHAPE(8), 4, "column 10: write S0,R");
+  bad("mesh(2x2;[Shard(dim=1), Replicate()])", SHAPE(8), 4, "column 10: write S1,R");
+  bad("mesh(2x2;Partial(sum),Shard(-1))", SHAPE(8), 4, "column 10: write Psum,S-1");
+  bad("mesh(2x2;_StridedShard(dim=0, split_factor=2),Shard(1))", SHAPE(8), 4, "column 10: write S0*2,S1");
+  bad("StridedShard(1, 3)", SHAPE(8), 4, "column 1: write S1*3, in a mesh: mesh(2;S1*3)");
+  bad("[Partial(), Replicate()]", SHAPE(8), 4, "column 1: write Psum,R, in a mesh: mesh(2x2;Psum,R)");
+}
+
 CASE(texts_of_boxes_are_read_and_printed) {
   reads("boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])", SHAPE(13, 12), 0, 2, "boxes(0:[0,0]+[5,12];1:[5,0]+[8,12])");
   reads("boxes(3 : [ 5 ] + [ 8 ] ; 1:[0]+[5])", SHAPE(13), 0, 4, "boxes(3:[5]+[8];1:[0]+[5])");
