@@ -301,8 +301,8 @@ CASE(test_other_kinds) {
                      "a\x8c\x06length\x94"),
                    false);
   scratch_write("d/.metadata", file.at, file.n);
-  scratch_refused("d", RESHARD_ERROR_UNSUPPORTED,
-                  "'" EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT "zzzzzzz'", "dcp_to_torch_save");
+  scratch_refused("d", RESHARD_ERROR_UNSUPPORTED, "'" EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT "zzzzzzz'",
+                  "dcp_to_torch_save");
 #undef EIGHT
   recorded_free(&file);
   recorded_sharded("d");
