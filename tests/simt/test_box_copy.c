@@ -426,6 +426,24 @@ CASE(tiles_of_the_most_loops) {
   }
 }
 
+CASE(batches_of_the_most_parts_are_copied_whole) {
+  static program programs[RS_BOX_PARTS];
+  draw_state = seed = 20261129;
+  for (int i = 0; i < RS_BOX_PARTS; i++) {
+    box few = {.element = 4, .naxes = 2, .axes = {{5, 40, 24}, {3, 4, 4}}}, many = long_rows();
+    measure(&few);
+    add_box(&programs[i], &few);
+    add_box(&programs[i], &many);
+    program_make(&programs[i], &(rs_box_policy){SMS, RS_BOX_TILE_MOST, 1, 0});
+    assert_true(programs[i].part[RS_BOX_ROWS].count > 0 && programs[i].part[RS_BOX_BULK].count > 0);
+  }
+  programs_launch(programs, RS_BOX_PARTS);
+  for (int i = 0; i < RS_BOX_PARTS; i++) {
+    program_check(&programs[i]);
+    clear(&programs[i]);
+  }
+}
+
 /* Conditions that every kind must have met by now. */
 CASE(all_were_hit) {
   for (int kind = 0; kind <= RS_BOX_SLOTS; kind++)
