@@ -297,6 +297,10 @@ CASE(test_from_local_refused) {
   c = b;
   c.placements[3] = "S0,S0;order=1,0";
   brought_run(4, &c, RESHARD_ERROR_MISMATCH, "placements S0,S1 on rank 0, S0,S0;order=1,0 on rank 3");
+  c.mesh[0] = "dp=2,tp=2";
+  c.placements[3] = "S0,S0;order=tp,dp";
+  brought_run(4, &c, RESHARD_ERROR_MISMATCH, "placements S0,S1 on rank 0, S0,S0;order=tp,dp on rank 3");
+  c.mesh[0] = b.mesh[0];
   c.placements[3] = "S0,S-1"; /* the same */
   brought_run(4, &c, RESHARD_SUCCESS, NULL);
   c = b;

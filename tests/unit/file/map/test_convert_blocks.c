@@ -534,6 +534,12 @@ CASE(names_of_blocks_are_read_and_checked) {
     assert_int_equal(b.scales, read ? cases[i].scales : RESHARD_U8);
     assert_true((dtype == RESHARD_U8) == !read);
   }
+  reshard_convert_options o = RESHARD_CONVERT_OPTIONS_DEFAULTS;
+  o.dtype = RESHARD_F8_E4M3;
+  o.blocks = (reshard_blocks){-1, 128, RESHARD_F32}; /* which no text says */
+  assert_int_equal(reshard_convert(scratch_path("in.safetensors"), scratch_path("out.safetensors"), &o, &report),
+                   RESHARD_ERROR_INVALID);
+  assert_non_null(strstr(reshard_last_error(), "a block of -1 x 128"));
 }
 
 int main(void) {
