@@ -395,8 +395,11 @@ CASE(test_refused_group) {
   sharded_ranks p;
   reshard_tree chunk;
   reshard_fsdp_group group = {0};
+  reshard_fsdp_extension x = {.size = RESHARD_FSDP_EXTENSION_INIT};
   sharded_ranks_open(&p, 1, NULL);
   BAD(reshard_fsdp_chunk_tensor(NULL, NULL, NULL, &chunk), "reshard_fsdp_chunk_tensor: group is NULL");
+  GOOD(reshard_fsdp_extension_init(p.sharders[0], &x));
+  BAD(x.chunk_tensor(x.user, NULL, NULL, NULL, &chunk), "reshard_fsdp_chunk_tensor: group is NULL");
   FAILS_WITH(reshard_fsdp_chunk_tensor(NULL, &group, NULL, &chunk), RESHARD_ERROR_INVALID,
              "size field 0, this library's reshard_fsdp_group has");
   group.size = RESHARD_FSDP_GROUP_INIT;
