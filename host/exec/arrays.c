@@ -19,12 +19,12 @@ static bool strides_injective(const rs_extent *x) {
       order[i] = order[i - 1];
     order[i] = d;
   }
-  int64_t reach = x->width; /* bytes that the dims so far span */
+  int64_t span = x->width; /* bytes that the dims so far span */
   for (int i = 0; i < n; i++) {
     int64_t stride = llabs(x->strides[order[i]]);
-    if (stride < reach)
+    if (stride < span)
       return false;
-    reach += stride * (x->shape[order[i]] - 1);
+    span += stride * (x->shape[order[i]] - 1);
   }
   return true;
 }
@@ -35,10 +35,10 @@ static reshard_status measure_buffer(const struct reshard_plan_s *plan, int64_t 
   const char *name = plan->entries[entry].name, *side = x->source ? "source" : "destination";
   int64_t elements = 1, below = 0, above = x->width;
   for (int d = 0; d < x->ndim; d++) {
-    int64_t stride = strides != NULL ? strides[d] : contiguous[d], reach;
+    int64_t stride = strides != NULL ? strides[d] : contiguous[d], span;
     if (stride == INT64_MIN || !rs_mul(stride, x->width, &x->strides[d]) ||
-        !rs_mul(x->strides[d], rs_max(0, x->shape[d] - 1), &reach) ||
-        !rs_add(reach < 0 ? below : above, reach, reach < 0 ? &below : &above))
+        !rs_mul(x->strides[d], rs_max(0, x->shape[d] - 1), &span) ||
+        !rs_add(span < 0 ? below : above, span, span < 0 ? &below : &above))
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': stride %lld of %s dim %d overflows", (long long)entry,
                       name, (long long)stride, side, d);
     elements *= x->shape[d];

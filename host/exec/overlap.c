@@ -3,8 +3,8 @@
  * Buffers are swept by their first byte; only those whose ranges meet are compared as a pair. Two dense ones then do
  * overlap. Views with gaps may interleave (columns of one matrix). Two such views overlap if i and j exist with p + sum
  * i_d * s_d = q + sum j_e * t_e, give or take a run of bytes, answered dim by dim, largest stride first. If both have
- * the same largest stride s only i - j matters, and the reach of the smaller dims leaves one or two values. Views that
- * were sliced from one array thus cost some steps a dim. If the strides differ, the steps of the larger one whose reach
+ * the same largest stride s only i - j matters, and the span of the smaller dims leaves one or two values. Views that
+ * were sliced from one array thus cost some steps a dim. If the strides differ, the steps of the larger one whose span
  * meets the other view are taken one by one. */
 #include "exec/arrays.h"
 
@@ -21,7 +21,7 @@ enum { FEW = 16 }; /* buffers for which nothing is allocated */
 typedef struct walk {
   int n;
   int64_t run, stride[RESHARD_MAX_DIMS], steps[RESHARD_MAX_DIMS];
-  int64_t reach[RESHARD_MAX_DIMS + 1]; /* bytes that dims d, d + 1, ... span */
+  int64_t span[RESHARD_MAX_DIMS + 1]; /* bytes that dims d, d + 1, ... span */
 } walk;
 
 static void sort_strides(const rs_extent *x, walk *w) {
@@ -42,16 +42,16 @@ static void sort_strides(const rs_extent *x, walk *w) {
     w->n--;
     w->run += w->stride[w->n] * (w->steps[w->n] - 1);
   }
-  w->reach[w->n] = w->run;
+  w->span[w->n] = w->run;
   for (int d = w->n - 1; d >= 0; d--)
-    w->reach[d] = w->reach[d + 1] + w->stride[d] * (w->steps[d] - 1);
+    w->span[d] = w->span[d + 1] + w->stride[d] * (w->steps[d] - 1);
 }
 
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 /* True when dims a.. of x and dims b.. of y, which begins `off` bytes later, share a byte. */
 static bool walks_meet(const walk *x, int a, const walk *y, int b, int64_t off, int64_t *budget) {
-  if (off >= x->reach[a] || -off >= y->reach[b] || --*budget < 0)
+  if (off >= x->span[a] || -off >= y->span[b] || --*budget < 0)
     return false;
   if (a == x->n && b == y->n)
     return true;
@@ -60,13 +60,13 @@ static bool walks_meet(const walk *x, int a, const walk *y, int b, int64_t off, 
   if (s == t) {
     least = 1 - y->steps[b];
     most = x->steps[a] - 1;
-    above = x->reach[a + 1];
-    below = y->reach[b + 1];
+    above = x->span[a + 1];
+    below = y->span[b + 1];
   } else {
     least = s > t ? 0 : 1 - y->steps[b];
     most = s > t ? x->steps[a] - 1 : 0;
-    above = x->reach[a + (s > t)];
-    below = y->reach[b + (t > s)];
+    above = x->span[a + (s > t)];
+    below = y->span[b + (t > s)];
   }
   int64_t stride = rs_max(s, t);
   least = rs_max(least, floor_div(off - above, stride) + 1); /* -below < off - k * stride < above */

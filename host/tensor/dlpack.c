@@ -63,17 +63,17 @@ static reshard_status make_tensor(const char *call, const rs_dl_tensor *from, rs
                                   reshard_tensor *tensor) {
   reshard_tensor_info info;
   reshard_dtype dtype = RESHARD_DTYPE_NONE;
-  size_t reach;
+  size_t span;
   RS_TRY(read_dtype(call, from, &dtype));
   RS_TRY(read_device(call, from, storage));
-  RS_TRY(rs_tensor_describe(call, dtype, from->ndim, from->shape, from->strides, &info, &reach));
+  RS_TRY(rs_tensor_describe(call, dtype, from->ndim, from->shape, from->strides, &info, &span));
   if (from->data == NULL && info.elements > 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: data is NULL and should hold %lld elements", call,
                     (long long)info.elements);
   info.pin_memory = from->device_type == RS_DL_CUDA_HOST;
   storage->memory = from->data != NULL ? (char *)from->data + from->byte_offset : NULL;
-  storage->bytes = reach;
-  return rs_tensor_new(storage, &info, reach, 0, tensor);
+  storage->bytes = span;
+  return rs_tensor_new(storage, &info, span, 0, tensor);
 }
 
 static reshard_status check_versioned(const char *call, const rs_dl_versioned *from, int read_only) {

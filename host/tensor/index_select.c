@@ -61,13 +61,13 @@ static reshard_status check_memory(const index_selection *s) {
     x->source = i == 1 || i == 2;
     x->ndim = of[i]->ndim;
     x->width = (int64_t)reshard_dtype_size(of[i]->dtype);
-    int64_t reach = x->width;
+    int64_t span = x->width;
     for (int d = 0; d < x->ndim; d++) {
       x->shape[d] = of[i]->shape[d];
       x->strides[d] = of[i]->strides[d] * x->width;
-      reach += x->strides[d] * (x->shape[d] - 1);
+      span += x->strides[d] * (x->shape[d] - 1);
     }
-    x->end = x->begin + reach;
+    x->end = x->begin + span;
     x->dense = of[i]->contiguous;
   }
   rs_extents all = {extents, n, n};

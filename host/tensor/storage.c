@@ -130,7 +130,7 @@ static reshard_status use_memory(rs_storage *s, void *stream) {
 
 /* Bytes of the storage up to the end of the last element. */
 static size_t end_offset(reshard_tensor t) {
-  return t->info.elements == 0 ? 0 : (size_t)t->info.offset * reshard_dtype_size(t->info.dtype) + t->reach;
+  return t->info.elements == 0 ? 0 : (size_t)t->info.offset * reshard_dtype_size(t->info.dtype) + t->span;
 }
 
 void *rs_tensor_data(reshard_tensor t) {
@@ -138,7 +138,7 @@ void *rs_tensor_data(reshard_tensor t) {
   size_t end = end_offset(t);
   if (end == 0)
     return s->memory;
-  return end <= s->bytes ? (char *)s->memory + end - t->reach : NULL;
+  return end <= s->bytes ? (char *)s->memory + end - t->span : NULL;
 }
 
 int reshard_data_allocated(reshard_tensor t) { return t != NULL && end_offset(t) <= t->storage->bytes; }

@@ -47,7 +47,7 @@ static reshard_status check_dims(const char *call, reshard_dtype dtype, int ndim
 }
 
 reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
-                                  const int64_t *strides, reshard_tensor_info *info, size_t *reach) {
+                                  const int64_t *strides, reshard_tensor_info *info, size_t *span) {
   char text[RS_SHAPE_TEXT];
   RS_TRY(check_dims(call, dtype, ndim, shape, strides));
   int64_t width = (int64_t)reshard_dtype_size(dtype), step = 1, end = width, elements = 1, bytes;
@@ -70,18 +70,18 @@ reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndi
   info->elements = elements;
   info->contiguous |= elements == 0;
   info->overlapping = !info->contiguous && may_overlap(info);
-  *reach = elements > 0 ? (size_t)end : 0;
+  *span = elements > 0 ? (size_t)end : 0;
   return RESHARD_SUCCESS;
 }
 
-reshard_status rs_tensor_new(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
+reshard_status rs_tensor_new(rs_storage *storage, const reshard_tensor_info *info, size_t span, int64_t offset,
                              reshard_tensor *tensor) {
   struct reshard_tensor_s *made;
   RS_TRY(rs_alloc(&made, 1, sizeof *made));
   atomic_init(&made->references, 1);
   atomic_init(&made->flattened, false);
   made->info = *info;
-  made->reach = reach;
+  made->span = span;
   made->storage = storage;
   made->info.offset = offset;
   made->info.device_type = storage->type;
@@ -136,15 +136,15 @@ static reshard_status wrap_memory(const char *call, reshard_device device, resha
                                   void (*release)(void *user, void *data), void *user, reshard_tensor *tensor) {
   reshard_tensor_info info;
   rs_storage *storage;
-  size_t reach;
+  size_t span;
   if (tensor == NULL)
     return rs_error_null(call, "tensor");
-  RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, strides, &info, &reach));
+  RS_TRY(rs_tensor_describe(call, dtype, ndim, shape, strides, &info, &span));
   if (data == NULL && info.elements > 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: data is NULL and should hold %lld elements", call,
                     (long long)info.elements);
-  RS_TRY(rs_storage_borrow(device, data, reach, release, user, &storage));
-  reshard_status status = rs_tensor_new(storage, &info, reach, 0, tensor);
+  RS_TRY(rs_storage_borrow(device, data, span, release, user, &storage));
+  reshard_status status = rs_tensor_new(storage, &info, span, 0, tensor);
   if (status != RESHARD_SUCCESS) {
     storage->release = NULL; /* the memory stays the caller's */
     rs_storage_release(storage);

@@ -8,7 +8,7 @@ struct reshard_tensor_s {
   atomic_int references;
   atomic_bool flattened;    /* FSDP's mark: the one thing that may change while the tensor is shared */
   reshard_tensor_info info; /* without data and storage_bytes, which are the storage's to say */
-  size_t reach;             /* bytes from the first element to the end of the last one; 0 without elements */
+  size_t span;              /* bytes from the first element to the end of the last one; 0 without elements */
   rs_storage *storage;      /* retained */
 };
 
@@ -16,14 +16,14 @@ struct reshard_tensor_s {
  * does; may be NULL for a tensor without elements. */
 void *rs_tensor_data(reshard_tensor tensor);
 
-/* Fills in *info from a shape and strides (NULL: contiguous), all but what the storage says, and *reach. call begins
+/* Fills in *info from a shape and strides (NULL: contiguous), all but what the storage says, and *span. call begins
  * the errors. Extents of 0 count as 1, and strides of dims of extent 1 count, too. So every product that a user of the
  * tensor makes of them fits. */
 reshard_status rs_tensor_describe(const char *call, reshard_dtype dtype, int ndim, const int64_t *shape,
-                                  const int64_t *strides, reshard_tensor_info *info, size_t *reach);
+                                  const int64_t *strides, reshard_tensor_info *info, size_t *span);
 /* Makes a tensor of *info, at an offset of the storage: within it, or it has no memory yet. Takes a reference to the
  * storage over on success. The bytes up to the end of the last element fit in 63 bits. */
-reshard_status rs_tensor_new(rs_storage *storage, const reshard_tensor_info *info, size_t reach, int64_t offset,
+reshard_status rs_tensor_new(rs_storage *storage, const reshard_tensor_info *info, size_t span, int64_t offset,
                              reshard_tensor *tensor);
 
 /* reshard_tensor_create_on for pinned memory of the host, which streams of a GPU copy to and from: a tensor of the CPU

@@ -9,14 +9,14 @@
 static reshard_status make_view(const char *call, reshard_tensor t, int ndim, const int64_t *shape,
                                 const int64_t *strides, int64_t offset, reshard_tensor *view) {
   reshard_tensor_info info;
-  size_t reach;
+  size_t span;
   int64_t end = 0;
   char shape_text[RS_SHAPE_TEXT], strides_text[RS_SHAPE_TEXT];
   RS_TRY(RS_GIVEN(call, view));
-  RS_TRY(rs_tensor_describe(call, t->info.dtype, ndim, shape, strides, &info, &reach));
+  RS_TRY(rs_tensor_describe(call, t->info.dtype, ndim, shape, strides, &info, &span));
   if (offset < 0)
     return rs_error(RESHARD_ERROR_INVALID, "%s: offset %lld is negative", call, (long long)offset);
-  bool fits = rs_mul(offset, (int64_t)reshard_dtype_size(info.dtype), &end) && rs_add(end, (int64_t)reach, &end);
+  bool fits = rs_mul(offset, (int64_t)reshard_dtype_size(info.dtype), &end) && rs_add(end, (int64_t)span, &end);
   bool freed = t->storage->bytes == 0 && !t->storage->borrowed;
   if (info.elements > 0 && (!fits || (!freed && (size_t)end > t->storage->bytes)))
     return rs_error(
@@ -26,7 +26,7 @@ static reshard_status make_view(const char *call, reshard_tensor t, int ndim, co
   info.requires_grad = t->info.requires_grad;
   info.pin_memory = t->info.pin_memory;
   rs_storage_retain(t->storage);
-  reshard_status status = rs_tensor_new(t->storage, &info, reach, offset, view);
+  reshard_status status = rs_tensor_new(t->storage, &info, span, offset, view);
   if (status != RESHARD_SUCCESS)
     rs_storage_release(t->storage);
   return status;

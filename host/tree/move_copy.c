@@ -153,8 +153,8 @@ static reshard_status prepare_temporary(const rs_move *m, rs_move_entry *moved, 
     return add_boxes(copies, rs_tensor_data(moved->src), moved->temporary->memory, info, 0,
                      info->ndim == 0 ? 1 : info->shape[0]);
   }
-  RS_TRY(rs_storage_pool_alloc(pool, moved->src->reach, m->side, &moved->temporary));
-  RS_TRY(copy_to(m, moved->temporary->memory, rs_tensor_data(moved->src), moved->src->reach));
+  RS_TRY(rs_storage_pool_alloc(pool, moved->src->span, m->side, &moved->temporary));
+  RS_TRY(copy_to(m, moved->temporary->memory, rs_tensor_data(moved->src), moved->src->span));
   return add_boxes(copies, moved->temporary->memory, rs_tensor_data(moved->dst), info, 0,
                    info->ndim == 0 ? 1 : info->shape[0]);
 }

@@ -50,8 +50,8 @@ static void draw_extent(rng *r, int64_t width, rs_extent *x) {
         x->strides[d] = width * rng_below(r, 4);
       if (rng_one_in(r, 5))
         x->strides[d] = -x->strides[d];
-      int64_t reach = x->strides[d] * (x->shape[d] - 1);
-      *(reach < 0 ? &below : &above) += reach;
+      int64_t span = x->strides[d] * (x->shape[d] - 1);
+      *(span < 0 ? &below : &above) += span;
       elements *= x->shape[d];
       step = step * x->shape[d] + width * (rng_one_in(r, 2) ? 0 : rng_below(r, 12));
     }
