@@ -269,23 +269,23 @@ reshard_status rs_text_finish(rs_text *text, size_t *needed) {
   return rs_error(RESHARD_ERROR_INVALID, "the text needs %zu bytes, the buffer has %zu", text->length + 1, text->size);
 }
 
+static inline uint64_t add_word(uint64_t h, const void *at, size_t bytes) {
+  uint64_t word = 0;
+  memcpy(&word, at, bytes);
+  h = (h ^ word) * 0x100000001b3u;
+  return h ^ h >> 29;
+}
+
 /* FNV-1a over 8 bytes at a time with a final avalanche (splitmix64's): quick, and equal on all ranks. The seed is mixed
  * before the first word meets it: seed 1 with word 0 is not seed 0 with word 1. */
 uint64_t rs_hash(uint64_t seed, const void *bytes, size_t size) {
   const unsigned char *at = bytes;
   uint64_t h = (seed ^ 0xcbf29ce484222325u) * 0xd6e8feb86659fd93u;
   h ^= (h >> 32) ^ (size * 0x9e3779b97f4a7c15u);
-  for (uint64_t word = 0; size > 0; at += 8, size -= 8) {
-    if (size >= 8) { /* a length that is known takes no call */
-      memcpy(&word, at, 8);
-    } else {
-      word = 0;
-      memcpy(&word, at, size);
-      size = 8;
-    }
-    h = (h ^ word) * 0x100000001b3u;
-    h ^= h >> 29;
-  }
+  for (; size >= 8; at += 8, size -= 8) /* a copy of a length that is known takes no call */
+    h = add_word(h, at, 8);
+  if (size > 0)
+    h = add_word(h, at, size);
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
   return h ^ (h >> 31);
