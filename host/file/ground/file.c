@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 const char *rs_where(char where[RS_WHERE], const char *what, const char *path) {
-  char *at = stpcpy(stpcpy(where, what), " '");
-  rs_quote(at, RS_WHERE - 64, path);
-  strcat(at, "'");
+  char quoted[RS_WHERE - 64];
+  rs_text text = {.at = where, .size = RS_WHERE};
+  rs_text_add(&text, "%s '%s'", what, rs_quote(quoted, sizeof quoted, path));
   return where;
 }
 

@@ -62,11 +62,11 @@ int64_t rs_opening_memory(const rs_opening *opening) {
 }
 
 /* Appends a tensor and, where it has elements, its place. */
-reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole) {
+reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const char *where,
+                           const rs_whole_tensor *whole) {
   rs_store *s = &opening->checkpoint->store;
   const reshard_model_tensor *t = &whole->tensor;
   int64_t shape[RESHARD_MAX_DIMS], number, i = s->tensors.n;
-  char where[RS_WHERE];
   if (!rs_opening_takes(opening, whole->file, t->name))
     return RESHARD_SUCCESS;
   if (rs_opening_leaves(opening, t)) {
@@ -75,8 +75,7 @@ reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const 
   }
   for (int d = 0; d < t->ndim; d++)
     shape[d] = t->shape[whole->reversed ? t->ndim - 1 - d : d];
-  RS_TRY(rs_model_add(s->model, rs_opening_where(opening, whole->file, where), t->name,
-                      rs_name_length(t->name, whole->solid), t->dtype, t->ndim, t->shape));
+  RS_TRY(rs_model_add(s->model, where, t->name, rs_name_length(t->name, whole->solid), t->dtype, t->ndim, t->shape));
   s->model->tensors.at[i].packed = whole->packed;
   s->model->tensors.at[i].solid = whole->solid;
   int64_t made = layouts->made.n;
@@ -109,7 +108,8 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
                                        int64_t bytes) {
   rs_names *names = &opening->checkpoint->names;
   const rs_safetensors *header = &opening->headers[file];
-  char quoted[RS_QUOTE], first[RS_QUOTE], second[RS_QUOTE];
+  char where[RS_WHERE], quoted[RS_QUOTE], first[RS_QUOTE], second[RS_QUOTE];
+  rs_opening_where(opening, file, where);
   RS_TRY(rs_names_reserve(names, names->all.n + header->model->tensors.n));
   for (int64_t i = 0; i < header->model->tensors.n; i++) {
     rs_whole_tensor whole = {.file = file, .offset = header->offsets.at[i]};
@@ -124,7 +124,7 @@ static reshard_status add_file_tensors(rs_opening *opening, rs_layout_cache *lay
                       rs_quote(second, sizeof second, rs_opening_name(opening, file)),
                       rs_quote(quoted, sizeof quoted, whole.tensor.name), opening->sets[0] != '\0' ? "; " : "",
                       opening->sets);
-    RS_TRY(rs_open_add(opening, layouts, &whole));
+    RS_TRY(rs_open_add(opening, layouts, where, &whole));
     RS_TRY(rs_budget_check(opening->where, bytes, held + rs_opening_memory(opening)));
   }
   return RESHARD_SUCCESS;
@@ -155,7 +155,7 @@ static reshard_status open_npy(rs_opening *opening) {
   rs_layout_cache layouts = {0};
   RS_TRY(rs_npy_read(rs_opening_where(opening, 0, where), &opening->checkpoint->store.files.at[0],
                      opening->options.source_dtype, &whole));
-  reshard_status status = rs_open_add(opening, &layouts, &whole);
+  reshard_status status = rs_open_add(opening, &layouts, where, &whole);
   rs_layout_cache_free(&layouts);
   opening->checkpoint->info.stored_bytes = opening->checkpoint->store.model->bytes;
   opening->checkpoint->info.world = 1;

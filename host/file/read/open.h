@@ -46,6 +46,7 @@ reshard_status rs_open_distcp(rs_opening *opening, const char *path);
 bool rs_opening_leaves(const rs_opening *opening, const reshard_model_tensor *tensor);
 /* Memory of all that was read so far, but for headers. */
 int64_t rs_opening_memory(const rs_opening *opening);
-/* Appends a tensor to the store, where the index takes it: model, layout, stored array. */
-reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const rs_whole_tensor *whole);
+/* Appends a tensor of a file to the store, where the index takes it: model, layout, stored array. where: the file. */
+reshard_status rs_open_add(rs_opening *opening, rs_layout_cache *layouts, const char *where,
+                           const rs_whole_tensor *whole);
 #endif

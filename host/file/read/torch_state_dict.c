@@ -175,6 +175,7 @@ reshard_status rs_state_walk_all(rs_opening *opening, const rs_torch *torch, con
 
 typedef struct state_dict_file {
   rs_opening *opening;
+  const char *where;
   int64_t number;
   rs_layout_cache layouts;
 } state_dict_file;
@@ -188,7 +189,7 @@ static reshard_status add_whole(void *user, const char *name, const rs_torch_ten
                            .packed = t->packed,
                            .solid = t->dtype == RESHARD_DTYPE_NONE};
   memcpy(whole.tensor.shape, t->shape, sizeof t->shape);
-  return rs_open_add(d->opening, &d->layouts, &whole);
+  return rs_open_add(d->opening, &d->layouts, d->where, &whole);
 }
 
 static reshard_status check_root(const rs_torch *t) {
@@ -206,8 +207,8 @@ reshard_status rs_open_state_dict(rs_opening *opening, int64_t number) {
   reshard_checkpoint c = opening->checkpoint;
   const rs_file *file = &c->store.files.at[number];
   rs_torch torch;
-  state_dict_file d = {.opening = opening, .number = number};
-  reshard_status status = rs_torch_open(rs_opening_where(opening, number, where), file, 0, file->size, LIMIT, &torch);
+  state_dict_file d = {.opening = opening, .where = rs_opening_where(opening, number, where), .number = number};
+  reshard_status status = rs_torch_open(where, file, 0, file->size, LIMIT, &torch);
   RS_THEN(status, check_root(&torch));
   RS_THEN(status, rs_state_walk_all(opening, &torch, "", add_whole, &d));
   RS_THEN(status, rs_model_check_names(c->store.model, where));
