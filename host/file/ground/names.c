@@ -44,9 +44,9 @@ static reshard_status grow_table(rs_names *names, int64_t slots) {
 }
 
 reshard_status rs_names_reserve(rs_names *names, int64_t n) {
-  int64_t slots = rs_max(16, names->slots);
+  int64_t slots = names->slots;
   while (slots < 2 * n)
-    slots *= 2;
+    slots = rs_max(16, 2 * slots);
   if (slots > names->slots)
     RS_TRY(grow_table(names, slots));
   return rs_vec_reserve(&names->all, n);
