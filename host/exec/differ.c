@@ -180,14 +180,17 @@ static reshard_status report_node(const char *what, int64_t at, int64_t rank, in
                   (long long)first, (long long)other, (long long)rank);
 }
 
+static int64_t node_of(const struct reshard_plan_s *plan, int64_t rank) {
+  return plan->nodes != NULL && rank < plan->world ? plan->nodes[rank] : -1;
+}
+
 /* Node maps, or domains of topologies, differ alone: names the first rank that is on another. */
 static reshard_status report_nodes(reshard_comm comm, const struct reshard_plan_s *plan, int64_t rank,
                                    const char *what) {
-  int64_t at, mine = -1;
+  int64_t at;
   const void *gathered;
   RS_TRY(rs_find_difference(comm, reshard_comm_size(comm), rank, hash_nodes, plan, &at));
-  if (plan->nodes != NULL && at < plan->world)
-    mine = plan->nodes[at];
+  const int64_t mine = node_of(plan, at);
   RS_TRY(rs_comm_allgather(comm, &mine, sizeof mine, &gathered));
   const int64_t *all = gathered;
   return report_node(what, at, rank, all[0], all[rank]);
@@ -219,10 +222,6 @@ reshard_status rs_plans_differ(reshard_comm comm, const struct reshard_plan_s *p
     return report_nodes(comm, plan, rank, node_word(&all[0]));
   return all[0].there == all[rank].there ? report_value(field, number, n0, rank, &all[0], &all[rank])
                                          : report_count(number, rank, n0, n, &all[0], &all[rank]);
-}
-
-static int64_t node_of(const struct reshard_plan_s *plan, int64_t rank) {
-  return plan->nodes != NULL && rank < plan->world ? plan->nodes[rank] : -1;
 }
 
 reshard_status rs_plans_here_differ(const struct reshard_plan_s *first, const struct reshard_plan_s *plan, int field,
