@@ -83,7 +83,7 @@ static void note_hits(const rs_box_tables *tables) {
   }
 }
 
-/* Where nothing is copied: of as many parts as a batch has, which are the same one. */
+/* A batch that copies nothing is full: the same part is in it as often as there is room. */
 static void launch(const rs_box_tables *tables, const rs_box_part *part, const uint32_t *closed) {
   for (int c = 0; c < RS_BOX_CONVERTS; c++)
     assert_int_equal(tables->tile[c].n, 0);
