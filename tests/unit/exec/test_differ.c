@@ -164,6 +164,7 @@ typedef struct option_pair {
 typedef struct option_fixture {
   fixture all;
   const option_pair *pair;
+  const int64_t *const *maps; /* node maps of each rank; NULL: the pair's */
 } option_fixture;
 
 static void options_body(void *user, int64_t r) {
@@ -177,7 +178,7 @@ static void options_body(void *user, int64_t r) {
   reshard_entry e = RESHARD_ENTRY_DEFAULTS;
   reshard_plan_options options = RESHARD_PLAN_OPTIONS_DEFAULTS;
   options.topology = p->topology[r == 2].size > 0 ? &p->topology[r == 2] : NULL;
-  options.nodes = p->nodes[r == 2];
+  options.nodes = s->maps != NULL ? s->maps[r] : p->nodes[r == 2];
   reshard_status status = reshard_layout_parse("chunk(0)", 2, shape, RANKS, &e.src);
   RS_THEN(status, reshard_layout_parse("chunk(1)", 2, shape, RANKS, &e.dst));
   e.dtype = RESHARD_F32;
@@ -189,6 +190,23 @@ static void options_body(void *user, int64_t r) {
   reshard_plan_destroy(plan);
   reshard_layout_release(e.src);
   reshard_layout_release(e.dst);
+}
+
+static void options_expect(const option_pair *pairs, size_t n, const int64_t *const *maps) {
+  for (size_t i = 0; i < n; i++) {
+    option_fixture s = {.pair = &pairs[i], .maps = maps};
+    const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1, .timeout_ms = 60000};
+    GOOD(reshard_comm_create_local(RANKS, &options, s.all.comms));
+    rank_threads_run(RANKS, options_body, &s);
+    for (int64_t r = 0; r < RANKS; r++) {
+      const rank_result *got = &s.all.results[r];
+      if (pairs[i].says == NULL ? got->status != RESHARD_SUCCESS
+                                : got->status != RESHARD_ERROR_MISMATCH || strstr(got->text, pairs[i].says) == NULL ||
+                                      strcmp(got->text, s.all.results[0].text) != 0)
+        fail_msg("case %zu, rank %d: '%s'", i, (int)r, got->text);
+      reshard_comm_destroy(s.all.comms[r]);
+    }
+  }
 }
 
 /* The same error on all ranks, with the number that differs, or the first rank that is in another domain. */
@@ -212,20 +230,15 @@ CASE(unequal_topologies_are_one_error_on_all_ranks) {
       {{OF(a, 50, 900, 30, 0), OF(same, 50, 900, 30, 0)}, {NULL, a}, NULL},
   };
 #undef OF
-  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-    option_fixture s = {.pair = &pairs[i]};
-    const reshard_local_options options = {.size = RESHARD_LOCAL_OPTIONS_INIT, .threads = 1, .timeout_ms = 60000};
-    GOOD(reshard_comm_create_local(RANKS, &options, s.all.comms));
-    rank_threads_run(RANKS, options_body, &s);
-    for (int64_t r = 0; r < RANKS; r++) {
-      const rank_result *got = &s.all.results[r];
-      if (pairs[i].says == NULL ? got->status != RESHARD_SUCCESS
-                                : got->status != RESHARD_ERROR_MISMATCH || strstr(got->text, pairs[i].says) == NULL ||
-                                      strcmp(got->text, s.all.results[0].text) != 0)
-        fail_msg("case %zu, rank %d: '%s'", i, (int)r, got->text);
-      reshard_comm_destroy(s.all.comms[r]);
-    }
-  }
+  options_expect(pairs, sizeof pairs / sizeof *pairs, NULL);
+}
+
+/* Rank 2, which has no map, takes part in the search. */
+CASE(node_maps_that_differ_are_told_to_a_rank_without_one) {
+  static const int64_t a[RANKS] = {0, 0, 1}, b[RANKS] = {0, 1, 1};
+  static const int64_t *const maps[RANKS] = {a, b, NULL};
+  const option_pair pair = {.says = "node of rank 1: 0 on rank 0, 1 on rank 1"};
+  options_expect(&pair, 1, maps);
 }
 
 RUN_CASES
