@@ -333,6 +333,7 @@ static void rows_body(void *user, int64_t r) {
   reshard_box none = {{0}, {0, 0}}, box = r < 2 ? part_of(shape, &rows, 2, r) : none, all = {{0}, {5, 6}};
   reshard_tensor local = part(shape, &box), whole = NULL;
   reshard_dtensor t = NULL, moved = NULL, next = NULL;
+  reshard_sharder_stats before = {0}, after = {0};
   if (r >= 2) {
     SO(p, r,
        reshard_dtensor_from_local(p->sharders[r], &from, NULL, 0, NULL, 1, &t) == RESHARD_ERROR_INVALID &&
@@ -340,6 +341,7 @@ static void rows_body(void *user, int64_t r) {
     SO(p, r, reshard_dtensor_from_local(p->sharders[r], &from, NULL, 2, shape, 1, &t) == RESHARD_ERROR_INVALID);
   }
   WELL(p, r, reshard_dtensor_from_local(p->sharders[r], &from, local, 2, shape, r < 2, &t));
+  WELL(p, r, reshard_sharder_get_stats(p->sharders[r], &before));
   for (int64_t k = 0; k < 3 + r / 2; k++) { /* outside it is local, and nothing comes of it */
     WELL(p, r, reshard_dtensor_full(t, NULL, &whole));
     SO(p, r, r < 2 ? wrong_in(whole, 2, shape, &all) == 0 : whole == NULL);
@@ -348,6 +350,8 @@ static void rows_body(void *user, int64_t r) {
     SO(p, r, (reshard_dtensor_local(moved) != NULL) == (r < 2));
     reshard_dtensor_release(moved);
   }
+  WELL(p, r, reshard_sharder_get_stats(p->sharders[r], &after)); /* plans are the group's alone */
+  SO(p, r, after.misses == before.misses && after.hits == before.hits);
   WELL(p, r, reshard_dtensor_redistribute(1, &t, &to, NULL, &moved));
   box = part_of(shape, &columns, 2, r % 2);
   SO(p, r, r >= 2 ? wrong_in(reshard_dtensor_local(moved), 2, shape, &box) == 0 : reshard_dtensor_local(moved) == NULL);
@@ -394,6 +398,61 @@ static void disagree_body(void *user, int64_t r) {
   reshard_mesh_release(mesh);
 }
 
+/* Two meshes cut the ranks by other dims of one name: a sharded tensor of one's group is none of the other's. */
+static void foreign_group_body(void *user, int64_t r) {
+  static const int64_t shape[2] = {6, 4};
+  sharded_ranks *p = user;
+  reshard_mesh meshes[2] = {mesh_of(p, r, "dp=2,tp=2", true), mesh_of(p, r, "tp=2,dp=2", true)}, tp[2];
+  for (int i = 0; i < 2; i++)
+    tp[i] = sub_of(p, r, meshes[i], "tp", RESHARD_MESH_MINE);
+  const reshard_placing placing = {tp[0], &rows, NULL};
+  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  reshard_dtensor t = NULL, never = NULL;
+  WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, NULL, &t));
+  SO(p, r, reshard_dtensor_from_sharded(reshard_dtensor_sharded(t), tp[1], &never) == RESHARD_ERROR_INVALID);
+  SO(p, r,
+     never == NULL &&
+         strstr(reshard_last_error(), r % 2 == 0 ? "one of the mesh tp=2@0,2" : "one of the mesh tp=2@1,3") != NULL);
+  reshard_dtensor_release(t);
+  for (int i = 0; i < 2; i++) {
+    reshard_mesh_release(tp[i]);
+    reshard_mesh_release(meshes[i]);
+  }
+}
+
+/* All ranks have a sharded tensor with arrays on the second row's ranks alone. As a DTensor it is the row's. */
+static void shared_by_all_body(void *user, int64_t r) {
+  static const int64_t shape[2] = {6, 4};
+  sharded_ranks *p = user;
+  reshard_mesh mesh = mesh_of(p, r, "dp=2,tp=2", true), row = sub_of(p, r, mesh, "tp", 2);
+  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  reshard_layout layout = NULL;
+  reshard_sharded_tensor sharded = NULL;
+  reshard_dtensor t = NULL;
+  reshard_tensor full = NULL;
+  WELL(p, r, reshard_mesh_layout(row, 2, shape, &rows, NULL, &layout));
+  WELL(p, r, reshard_sharded_tensor_zeros(p->sharders[r], layout, &i32, NULL, &sharded));
+  WELL(p, r, reshard_dtensor_from_sharded(sharded, row, &t));
+  SO(p, r, reshard_layout_world(reshard_dtensor_layout(t)) == (r < 2 ? 4 : 2));
+  SO(p, r, (reshard_dtensor_local(t) != NULL) == (r >= 2));
+  for (int64_t k = 0; k < r / 2; k++) { /* the row alone */
+    WELL(p, r, reshard_dtensor_full(t, NULL, &full));
+    reshard_tensor_release(full);
+  }
+  WELL(p, r, reshard_comm_barrier(p->comms[r]));
+  reshard_dtensor_release(t);
+  reshard_sharded_tensor_release(sharded);
+  reshard_layout_release(layout);
+  reshard_mesh_release(row);
+  reshard_mesh_release(mesh);
+}
+
+CASE(sharded_tensors_of_another_group_become_no_dtensor) {
+  sharded_ranks_check(4, NULL, foreign_group_body, NULL, RESHARD_SUCCESS, NULL);
+}
+CASE(sharded_tensors_of_all_ranks_become_dtensors_of_a_group) {
+  sharded_ranks_check(4, NULL, shared_by_all_body, NULL, RESHARD_SUCCESS, NULL);
+}
 CASE(test_two_dims) { sharded_ranks_check(8, NULL, pair_body, NULL, RESHARD_SUCCESS, NULL); }
 CASE(test_to_another_mesh) { sharded_ranks_check(4, NULL, rows_body, NULL, RESHARD_SUCCESS, NULL); }
 CASE(test_meshes_that_differ) { sharded_ranks_check(4, NULL, disagree_body, NULL, RESHARD_ERROR_MISMATCH, "layout"); }
