@@ -319,6 +319,48 @@ static void gather_fails_body(void *user, int64_t r) {
 
 CASE(test_gather_fails) { sharded_ranks_check(8, NULL, gather_fails_body, NULL, RESHARD_SUCCESS, NULL); }
 
+/* The first stage's mesh as all ranks name it, FSDP first. A rank outside has no part, cuts as often as it likes, and
+ * waits for nobody. */
+static void outside_body(void *user, int64_t r) {
+  static const char *const wanted[2] = {"tp", "dp,tp"};
+  static const int64_t shape[2] = {7, 3};
+  static const grid g = {2, 2, 0};
+  sharded_ranks *p = user;
+  const reshard_placement rows = placement_of(0);
+  const reshard_properties i32 = {.dtype = RESHARD_I32};
+  reshard_mesh mesh = NULL, parent = NULL, tp = NULL;
+  reshard_dtensor tensor = NULL, cut = NULL;
+  reshard_tree leaf = NULL;
+  WELL(p, r, reshard_mesh_parse(p->comms[r], 0, "pp=2,dp=2,tp=2", &mesh));
+  WELL(p, r, reshard_mesh_init_groups(mesh, 2, wanted));
+  WELL(p, r, reshard_mesh_sub(mesh, "dp,tp", 0, &parent));
+  WELL(p, r, reshard_mesh_sub(mesh, "tp", r < 4 ? RESHARD_MESH_MINE : 0, &tp));
+  const reshard_placing placing = {tp, &rows, NULL};
+  WELL(p, r, reshard_dtensor_empty(p->sharders[r], &placing, 2, shape, &i32, NULL, &tensor));
+  WELL(p, r, reshard_state_dtensor(tensor, &leaf));
+  for (int64_t k = 0; k < (r < 4 ? 1 : r - 4); k++) {
+    reshard_tree chunk = NULL;
+    reshard_box box = {{0}, {0}}, mine = r < 4 ? fsdp_first(&g, shape, r / 2, r % 2) : box;
+    WELL(p, r, reshard_fsdp_chunk_dtensor_ordered(p->sharders[r], leaf, parent, RESHARD_FSDP_FSDP_FIRST, NULL, &chunk));
+    WELL(p, r, reshard_state_get_dtensor(chunk, &cut));
+    SO(p, r, (reshard_dtensor_local(cut) != NULL) == (r < 4));
+    if (r < 4)
+      WELL(p, r, reshard_dtensor_local_box(cut, &box));
+    SO(p, r, memcmp(box.extent, mine.extent, 2 * sizeof *mine.extent) == 0);
+    reshard_tree_release(chunk);
+  }
+  WELL(p, r, reshard_comm_barrier(p->comms[r]));
+  reshard_tree_release(leaf);
+  reshard_dtensor_release(tensor);
+  reshard_mesh_release(tp);
+  reshard_mesh_release(parent);
+  reshard_mesh_release(mesh);
+}
+
+CASE(ranks_outside_of_a_stage_wait_for_nobody) {
+  sharded_ranks_check(8, NULL, outside_body, NULL, RESHARD_SUCCESS, NULL);
+}
+
 /* No leaf to cut, and no group to tell: the first of the two errors stays. */
 static void first_error_body(void *user, int64_t r) {
   sharded_ranks *p = user;
