@@ -46,6 +46,8 @@ void simt_abort(int error, const char *text);
  * (true), or goes on for ever (default). Whoever ends it runs it again from its start. For all threads. */
 enum { SIMT_POLLS = 600 }; /* cudaErrorNotReady */
 void simt_set_polls(bool end);
+/* The n-th kernel that is loaded ahead from now on cannot be: error, a cudaError_t. 0: all can. */
+void simt_fail_load(int64_t n, int error);
 /* In a kernel: is this memory that its thread may use beside the device's - its stack, its parameters, the built-in
  * variables, the block's shared memory? */
 bool simt_owns(const void *at, size_t bytes);

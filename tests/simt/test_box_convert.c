@@ -430,6 +430,15 @@ CASE(each_way_to_convert_was_taken) {
   assert_true(large > 0 && several > 0 && parts > 0);
 }
 
+CASE(a_kernel_that_cannot_be_loaded_is_the_error_of_the_load) {
+  enum { NO_KERNEL_IMAGE = 209 };
+  simt_fail_load(1, NO_KERNEL_IMAGE);
+  assert_int_equal(rs_box_convert_load(), NO_KERNEL_IMAGE);
+  simt_fail_load(1, NO_KERNEL_IMAGE);
+  assert_int_equal(rs_box_vectors_load(), NO_KERNEL_IMAGE);
+  simt_fail_load(0, 0);
+}
+
 static int open_memory(void **state) {
   char **all[] = {&from, &to, &scales, &wanted, &wanted_scales, &unused_scales};
   (void)state;

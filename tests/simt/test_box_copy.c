@@ -514,6 +514,22 @@ CASE(each_class_of_copy_has_all_its_kernels) {
   assert_int_equal(simt_get_counts().loads - before, 14);
 }
 
+CASE(a_kernel_that_cannot_be_loaded_is_the_error_of_its_class) {
+  enum { NO_KERNEL_IMAGE = 209 };
+  static const struct {
+    int (*load)(void);
+    int kernels;
+  } class[] = {{rs_box_rows_load, 11}, {rs_box_transpose_load, 2}, {rs_box_bulk_load, 1}};
+  for (int c = 0; c < 3; c++)
+    for (int k = 1; k <= class[c].kernels; k++) {
+      const int64_t before = simt_get_counts().loads;
+      simt_fail_load(k, NO_KERNEL_IMAGE);
+      assert_int_equal(class[c].load(), NO_KERNEL_IMAGE);
+      assert_int_equal(simt_get_counts().loads - before, k);
+    }
+  simt_fail_load(0, 0);
+}
+
 int main(void) {
   _Static_assert(sizeof(rs_box_shape) == 64 && sizeof(rs_box_tile) == 24, "as the kernels read them");
   _Static_assert(sizeof(rs_box_batch) <= 4096 && sizeof(rs_box_spans) <= 4096, "parameters of a launch");

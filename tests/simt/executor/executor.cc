@@ -454,9 +454,17 @@ int simt_run(simt_launch *launch) {
   return e->error != 0 ? e->error : cudaErrorLaunchFailure;
 }
 
+static int64_t load_that_fails; // by its number, from 1
+static int load_error;
+
+void simt_fail_load(int64_t n, int error) {
+  load_that_fails = simt_get_counts().loads + n;
+  load_error = error;
+}
+
 int simt::load_code() {
-  add_count(&counts.loads, 1);
-  return cudaSuccess;
+  const int64_t number = __atomic_add_fetch(&counts.loads, 1, __ATOMIC_RELAXED);
+  return number == load_that_fails ? load_error : static_cast<int>(cudaSuccess);
 }
 
 void simt_abort(int error, const char *text) {
