@@ -36,8 +36,10 @@ static void fail_each(processes *all, int64_t rank, side *s, reshard_transfer *t
     reshard_transfer made = NULL;
     int64_t live = fault_live();
     fault_arm(rank == VICTIM ? k : -1);
-    reshard_status status = rebinds ? reshard_transfer_rebind(*transfer, &arrays)
-                                    : reshard_transfer_create(s->plan, s->comm, &arrays, &options, &made);
+    reshard_status status =
+        rebinds ? reshard_transfer_rebind(*transfer, &arrays)
+                : reshard_transfer_create_all(1, &s->plan, &s->comm, (const reshard_arrays *[]){&arrays},
+                                              (const reshard_transfer_options *[]){&options}, &made);
     (void)fault_disarm();
     if (rank == VICTIM)
       atomic_store(&all->step[0], fault_fired() != FAULT_NONE);
