@@ -6,6 +6,7 @@
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/state_dicts.h"
 #include "support/oracles/file_random.h"
+#include "support/processes/processes.h"
 
 #include "file/read/checkpoint.h"
 
@@ -234,6 +235,32 @@ CASE(other_leaves_are_saved_as_the_lowest_rank_has_them) {
   assert_non_null(strstr(text, "\"leaves.18\": {\"bytes\": \"/w==\"}"));
   assert_non_null(strstr(text, "\"opt.step\": 11"));
   free(text);
+}
+
+/* Processes compare what they have opened: all of its files, whose list has no more room. */
+enum { FILES = 8, LOADERS = 2 };
+
+static void load_in_process(processes *all, int64_t r, void *user) {
+  sharded_ranks p = {.n = LOADERS, .user = user};
+  CHILD_CHECK(processes_comm(all, r, NULL, 60000, &p.comms[r]) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_sharder_create(p.comms[r], NULL, &p.sharders[r]) == RESHARD_SUCCESS);
+  state_load_body(&p, r);
+  CHILD_CHECK(p.results[r].status == RESHARD_SUCCESS && p.wrong[r] == 0);
+  reshard_sharder_destroy(p.sharders[r]);
+  reshard_comm_destroy(p.comms[r]);
+}
+
+CASE(processes_load_a_checkpoint_of_many_files) {
+  sharded_ranks p;
+  state_spec saved[1] = {state_spec_sharded("chunk(0)", FILES)}, loaded[1] = {state_spec_sharded("chunk(1)", LOADERS)};
+  state_fixture s = {.n = 1, .specs = saved, .seed = SAVED, .path = state_path("many")};
+  sharded_ranks_open(&p, FILES, NULL);
+  state_save(&p, &s);
+  sharded_ranks_close(&p);
+  s.specs = loaded;
+  assert_int_equal(processes_run(LOADERS, 0, load_in_process, &s), 0);
+  reshard_layout_release(saved[0].layout);
+  reshard_layout_release(loaded[0].layout);
 }
 
 /* --- Trees of several kinds --------------------------------------------------------------------------------------- */
