@@ -162,6 +162,49 @@ CASE(local_metadata_survive_any_failed_allocation) {
   reshard_layout_release(g.layout);
 }
 
+/* --- Tables of workers ------------------------------------------------------------------------------------------- */
+
+static void check_worker(reshard_workers workers, const char *name, int64_t rank) {
+  char text[64];
+  reshard_remote_device device;
+  snprintf(text, sizeof text, "%s/cpu", name);
+  if (reshard_remote_device_parse(text, workers, &device) != RESHARD_SUCCESS || device.rank != rank)
+    fail_msg("%s: %s", text, reshard_last_error());
+}
+
+/* A worker is added to a table, which is as it was, and takes the worker then. */
+CASE(tables_of_workers_survive_any_failed_allocation) {
+  reshard_workers workers;
+  assert_int_equal(reshard_workers_create(&workers), RESHARD_SUCCESS);
+  int64_t failed = 0, live = -1;
+  for (int64_t rank = 0; rank < 40; rank++) { /* tables grow on the way */
+    char name[16], other[16];
+    snprintf(name, sizeof name, "w%d", (int)rank);
+    snprintf(other, sizeof other, "v%d", (int)rank);
+    reshard_status status = RESHARD_ERROR_OUT_OF_MEMORY;
+    int64_t global = rank;
+    for (int64_t k = 0; status != RESHARD_SUCCESS; k++) {
+      global = rank + 100 * k;
+      fault_mark(true);
+      fault_arm(k);
+      status = reshard_workers_add(workers, k % 2 == 0 ? name : other, global);
+      fault_disarm();
+      fault_mark(false);
+      if (status == RESHARD_SUCCESS) {
+        check_worker(workers, k % 2 == 0 ? name : other, global);
+        break;
+      }
+      assert_int_equal(status, RESHARD_ERROR_OUT_OF_MEMORY);
+      failed++;
+    }
+    if (rank > 0)
+      assert_int_equal(reshard_workers_add(workers, "again", global), RESHARD_ERROR_INVALID);
+    live = fault_live();
+  }
+  assert_true(failed >= 40 && live > 0);
+  reshard_workers_free(workers);
+}
+
 /* --- The collective call ---------------------------------------------------------------------------------------- */
 
 /* As the local communicator exchanges; by records; by records, each rank as a process of its own. */

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "support/fault_local.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
 #include "support/seeded_case.h"
@@ -177,6 +178,23 @@ CASE(random_plans_survive_any_failed_allocation) {
     case_free(&r);
   }
   assert_true(made > seeds * 5);
+}
+
+/* Replicas of a source share a hundred receivers, in another order than that of their ranks. */
+CASE(shares_of_replicas_survive_any_failed_allocation) {
+  const int64_t shape[] = {1000};
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
+  plan_case c = {1, 0, &entry, NULL, NULL, NULL};
+  reshard_plan_info info;
+  GOOD(reshard_layout_parse("mesh(3@0-2;R)", 1, shape, 100, &entry.src));
+  GOOD(reshard_layout_parse("chunk(0;99-0)", 1, shape, 100, &entry.dst));
+  GOOD(reshard_plan_create(1, &entry, 0, NULL, &c.plan));
+  GOOD(reshard_plan_get_info(c.plan, &info));
+  assert_true(info.sent_bytes > 0);
+  assert_true(fault_local_run(&(fault_local){"replicas", make_plan, good_plan, drop_plan, &c}) > 10);
+  reshard_plan_destroy(c.plan);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
 }
 
 CASE(empty_plans_survive_any_failed_allocation) {
