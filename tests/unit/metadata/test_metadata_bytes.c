@@ -172,6 +172,41 @@ static void expect_numbers(int64_t n, const uint64_t *numbers, int64_t nbytes, c
 }
 #define NUMBERS(...) sizeof((const uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__}, 0, ""
 
+/* Metadata that ranks bring to each other are sealed, too, and read to their end. */
+static int64_t size_of_rank(const void *size, int64_t rank) { return *(const int64_t *)size; }
+
+CASE(strings_of_ranks_with_bytes_behind_their_end_are_refused) {
+  const reshard_properties p = {.dtype = RESHARD_F32};
+  const int64_t shape[2] = {4, 6};
+  const reshard_shard shard = {.box = {{0, 0}, {4, 6}}};
+  reshard_metadata local, global;
+  GOOD(reshard_metadata_create(&p, 2, shape, 1, &shard, &local));
+  for (int64_t more = 0; more <= 2; more++) {
+    char *packed, longer[256] = {0};
+    int64_t size;
+    rs_strings *all;
+    GOOD(rs_metadata_pack(1, &local, -1, &packed, &size));
+    assert_true(size + more <= (int64_t)sizeof longer);
+    memcpy(longer, packed, (size_t)size);
+    free(packed);
+    size += more;
+    rs_seal(RS_MAGIC_LOCALS, longer, size - RS_SEAL);
+    GOOD(rs_strings_create(1, size_of_rank, &size, &all));
+    memcpy(all->bytes, longer, (size_t)size);
+    global = (reshard_metadata)&global;
+    if (more > 0) {
+      FAILS_WITH(rs_metadata_merge(NULL, all, 1, &global), RESHARD_ERROR_INVALID, "the end is expected here");
+      assert_ptr_equal(global, (void *)&global);
+    } else {
+      GOOD(rs_metadata_merge(NULL, all, 1, &global));
+      assert_true(reshard_metadata_equal(global, local));
+      reshard_metadata_release(global);
+    }
+    rs_strings_release(all);
+  }
+  reshard_metadata_release(local);
+}
+
 CASE(wrong_fields_are_refused_with_their_byte) {
   const uint64_t max = INT64_MAX, over = max + 1;
   expect_numbers(NUMBERS(9), "metadata string: byte 24: ndim is too large");
