@@ -1,6 +1,10 @@
 /* Checkpoints of state dicts that must be refused, with nothing overwritten and nothing left behind. */
 #include "bench/cli/util.h"
+#include "file/ground/file.h"
+#include "file/ground/json.h"
+#include "state/checkpoint.h"
 #include "support/fixtures/case.h"
+#include "support/fixtures/expect.h"
 #include "support/fixtures/scratch.h"
 #include "support/fixtures/state_dicts.h"
 
@@ -353,6 +357,34 @@ CASE(test_broken_files) {
   state_load_refused(&p, &s, RESHARD_ERROR_INVALID, "path 'opt.step': the checkpoint has no such leaf");
   sharded_ranks_close(&p);
   reshard_layout_release(specs[0].layout);
+}
+
+/* Objects beside the leaves that take nearly all the memory that a file of that size may, and as many leaves as take
+ * the rest and more: each of both alone would do. */
+CASE(leaves_and_their_text_share_what_memory_a_file_may_take) {
+  enum { LEAVES = 6000 };
+  rs_text t = {.grows = true};
+  rs_stored_leaves leaves = {0};
+  rs_text_add(&t, "{\"version\":1,\"leaves\":{\"a\":0");
+  for (int i = 1; i < LEAVES; i++)
+    rs_text_add(&t, ",\"%d\":0", i);
+  rs_text_add(&t, "},\"more\":[");
+  const char object[] = "{},";
+  int64_t each = (int64_t)strlen(object), begin = (int64_t)t.length;
+  int64_t free_bytes = rs_budget_limit(begin) - rs_json_memory(t.at, begin) - begin - ((int64_t)2 << 20) - 4096;
+  int64_t taken = rs_json_memory(object, each) + each - (rs_budget_limit(each) - rs_budget_limit(0));
+  for (int64_t i = 0; i < free_bytes / taken; i++)
+    rs_text_bytes(&t, object, (size_t)each);
+  rs_text_add(&t, "0]}");
+  assert_int_equal(t.status, RESHARD_SUCCESS);
+  int64_t size = (int64_t)t.length;
+  GOOD(rs_budget_check("", size, size + rs_json_memory(t.at, size)));
+  scratch_directory("shared");
+  scratch_write("shared/state.json", t.at, t.length);
+  FAILS_WITH(rs_state_json_read(scratch_path("shared"), false, &leaves), RESHARD_ERROR_CORRUPT,
+             "state.json': reading it takes ");
+  rs_stored_leaves_free(&leaves);
+  free(t.at);
 }
 
 /* A set as PyTorch writes it, which does not say what it is: a gap is found, a lost last file is another shape. */
