@@ -510,4 +510,31 @@ CASE(chunks_are_opened_within_a_limit_of_memory) {
   rs_file_close(&file);
 }
 
+/* All tensors are without elements: no rank has written a file, and rank 0 has them. */
+CASE(checkpoints_without_files_are_those_of_one_rank) {
+#define CLASS(name) "ctorch.distributed.checkpoint.metadata\n" name "\n"
+#define NEW(name)   CLASS(name) ")\x81"
+#define SIZE(n, m)  "ctorch\nSize\nK" n "K" m "\x86\x85R"
+  char room[1024];
+  bytes pickle = {room, 0};
+  bytes_put(&pickle, B("\x80\x02" NEW("Metadata")));
+  bytes_put(&pickle, B("}(\x8c\x13state_dict_metadata}(\x8c\x01w" NEW("TensorStorageMetadata")));
+  bytes_put(&pickle, B("}(\x8c\x0aproperties" NEW("TensorProperties")));
+  bytes_put(&pickle, B("(ctorch\nfloat32\nctorch.serialization\n_get_layout\n\x8c\x0dtorch.strided\x85R\x89"));
+  bytes_put(&pickle, B(CLASS("_MEM_FORMAT_ENCODING") "K\x00\x85R\x89tb"));
+  bytes_put(&pickle, B("\x8c\x04size" SIZE("\x00", "\x03")));
+  bytes_put(&pickle, B("\x8c\x06"
+                       "chunks](" NEW("ChunkStorageMetadata")));
+  bytes_put(&pickle, B("}(\x8c\x07offsets" SIZE("\x00", "\x00") "\x8c\x05sizes" SIZE("\x00", "\x03") "ubeubu"));
+  bytes_put(&pickle, B("\x8c\x0cstorage_data}ub."));
+  reshard_checkpoint_info info;
+  scratch_directory("nothing");
+  scratch_write("nothing/.metadata", pickle.at, pickle.n);
+  reshard_checkpoint checkpoint = scratch_open("nothing");
+  GOOD(reshard_checkpoint_get_info(checkpoint, &info));
+  assert_true(info.format == RESHARD_FORMAT_DISTCP && info.tensors == 1 && info.files == 0 && info.world == 1);
+  check_layout(checkpoint, "w", "boxes(0:[0,0]+[0,3])");
+  reshard_checkpoint_close(checkpoint);
+}
+
 RUN_CASES_ALL(recorded_there(), "no tests/files/distcp in SOURCE", scratch_setup, scratch_teardown)
