@@ -1,11 +1,10 @@
 /* Splitting communicators, and the communicators of meshes: who is in which and where, what is kept; ranks that fail,
  * differ or never come; transfers in the rows and columns of a mesh at the same time. */
-#include "base/base.h"
+#include "mesh/mesh.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
 #include "support/fixtures/rank_threads.h"
 
-#include <reshard/mesh.h>
 #include <reshard/reshard.h>
 
 #include <stdbool.h>
@@ -287,6 +286,27 @@ static void long_body(void *user, int64_t rank) {
     reshard_mesh_release(mesh);
   }
   rank_result_set(&results[rank], status);
+}
+
+/* Ranks compare a text of 1,023 bytes at most, which each group makes longer by two: one more than fit, or two. */
+CASE(groups_of_one_call_are_as_many_as_a_text_names) {
+  static const char *const names[] = {"x", "xy"}, *dims[512];
+  char text[RS_MESH_TEXT], both[16];
+  rank_comms_open(1, 1, PATIENCE, comms);
+  for (int i = 0; i < 2; i++) {
+    reshard_mesh mesh;
+    snprintf(both, sizeof both, "%s=1", names[i]);
+    for (size_t k = 0; k < sizeof dims / sizeof *dims; k++)
+      dims[k] = names[i];
+    GOOD(reshard_mesh_parse(comms[0], 0, both, &mesh));
+    int64_t begin = (int64_t)(strlen("groups of : (01234567)") + strlen(rs_mesh_text(text, mesh)));
+    int64_t most = (1023 - begin) / 2;
+    FAILS_WITH(reshard_mesh_init_groups(mesh, most + 1, dims), RESHARD_ERROR_INVALID,
+               " groups in one call are too many");
+    GOOD(reshard_mesh_init_groups(mesh, most, dims));
+    reshard_mesh_release(mesh);
+  }
+  rank_comms_close(1, comms);
 }
 
 CASE(test_long_names) {
