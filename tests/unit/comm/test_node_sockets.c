@@ -1,5 +1,6 @@
 /* Messages between the processes of a node: waits that signals interrupt or that fail, steps, a peer that leaves with
- * its file passed, and a process without standard input. */
+ * its file passed, a process without standard input, and a node without memory to share. */
+#define _GNU_SOURCE
 #include "comm/node/create.h"
 #include "comm/node/sockets.h"
 #include "device/cpu/segment.h"
@@ -140,5 +141,34 @@ static void meet_without_input(processes *all, int64_t rank, void *user) {
 }
 
 CASE(test_no_input) { assert_int_equal(processes_run(2, 0, meet_without_input, NULL), 0); }
+
+/* --- The memory that all share ------------------------------------------------------------------------------------ */
+
+static bool full; /* the system has no memory left for a file */
+
+/* Calls of the library come here. */
+int posix_fallocate(int fd, off_t offset, off_t length) {
+  if (full)
+    return ENOSPC;
+  return fallocate(fd, 0, offset, length) == 0 ? 0 : errno;
+}
+
+static void meet_without_memory(processes *all, int64_t rank, void *user) {
+  reshard_comm comm = NULL;
+  for (int turn = 0; turn < 2; turn++) {
+    full = rank == 0 && turn == 0;
+    reshard_status status = processes_comm(all, rank, NULL, TIMEOUT_MS, &comm);
+    CHILD_CHECK(status == (turn == 0 ? RESHARD_ERROR_OUT_OF_MEMORY : RESHARD_SUCCESS));
+    CHILD_CHECK((comm == NULL) == (turn == 0));
+    CHILD_CHECK(turn > 0 || (strstr(reshard_last_error(), "shared memory of ") != NULL &&
+                             strstr(reshard_last_error(), strerror(ENOSPC)) != NULL));
+  }
+  CHILD_CHECK(reshard_comm_barrier(comm) == RESHARD_SUCCESS);
+  reshard_comm_destroy(comm);
+}
+
+CASE(ranks_without_memory_to_share_are_told_why) {
+  assert_int_equal(processes_run(3, 0, meet_without_memory, NULL), 0);
+}
 
 RUN_CASES
