@@ -3,6 +3,7 @@
 #include "support/fixtures/case.h"
 #include "support/fixtures/rank_threads.h"
 #include "support/fixtures/scale.h"
+#include "support/processes/processes.h"
 #include "support/reshards/rows_to_columns.h"
 
 #include <reshard/reshard.h>
@@ -169,6 +170,34 @@ CASE(steps_of_transfers_are_told) {
   assert_string_equal(rs_call_text(s.comms[1], call), "reshard_execute, call 2, round 0");
   rows_to_columns_close(&s);
 }
+
+/* Ranks that are processes have nobody beside them who is in the exchange for them: it is a step of their own. */
+static void exchange_body(processes *all, int64_t rank, void *user) {
+  const int64_t n = 64;
+  char src[64] = {0}, dst[64];
+  reshard_comm comm;
+  reshard_entry entry = {RESHARD_ENTRY_INIT, .dtype = RESHARD_U8};
+  reshard_plan plan;
+  reshard_transfer transfer;
+  const reshard_arrays arrays = {RESHARD_ARRAYS_INIT, (void *[]){src}, (void *[]){dst}, NULL, NULL,
+                                 rank == 0,           rank == 1};
+  const reshard_transfer_options options = {.size = RESHARD_TRANSFER_OPTIONS_INIT, .path = RESHARD_PATH_PACKED};
+  CHILD_CHECK(processes_comm(all, rank, NULL, DEADLINE, &comm) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_layout_parse("rank(0)", 1, &n, 2, &entry.src) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_layout_parse("rank(1)", 1, &n, 2, &entry.dst) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_plan_create(1, &entry, rank, NULL, &plan) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_transfer_create(plan, comm, &arrays, &options, &transfer) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_execute(transfer, NULL) == RESHARD_SUCCESS);
+  CHILD_CHECK(reshard_comm_report(comm, 1, text, sizeof text, NULL) == RESHARD_SUCCESS);
+  CHILD_CHECK(strstr(text, ", reshard_execute: 64 bytes, 1 step, ") != NULL);
+  reshard_transfer_destroy(transfer);
+  reshard_plan_destroy(plan);
+  reshard_layout_release(entry.src);
+  reshard_layout_release(entry.dst);
+  reshard_comm_destroy(comm);
+}
+
+CASE(exchanges_of_processes_are_steps) { assert_int_equal(processes_run(2, 0, exchange_body, NULL), 0); }
 
 /* One rank that is alone: an execute of `columns` bytes, some times. */
 static void execute_alone(reshard_comm comm, int64_t columns, int times) {
