@@ -249,6 +249,34 @@ CASE(smallest_block_without_a_wait_is_taken) {
   close_fixture(&r);
 }
 
+/* A block of a stream that has been waited for, up to its event, comes before a smaller one that is waited for once. */
+CASE(block_whose_stream_has_been_waited_for_is_taken) {
+  fixture r = open_fixture(0, 0);
+  static const size_t sizes[] = {3 * MIB, 5 * MIB, 7 * MIB, 6 * MIB};
+  rs_block *b[4];
+  void *memory[4];
+  for (int i = 0; i < 4; i++) {
+    b[i] = take_block(&r, sizes[i], i < 2 ? 2 : 0);
+    memory[i] = b[i]->memory;
+  }
+  give_block(&r, b[0], 2);
+  give_block(&r, b[1], 2);
+  b[0] = take_block(&r, 3 * MIB, 3); /* records what the block of 5 MiB comes after, too */
+  assert_ptr_equal(b[0]->memory, memory[0]);
+  give_block(&r, b[2], 0);
+  give_block(&r, b[3], 0);
+  b[2] = take_block(&r, 7 * MIB, 1);
+  assert_ptr_equal(b[2]->memory, memory[2]);
+  assert_calls(&r, 4, 0, 2, 2);
+  b[3] = take_block(&r, 5 * MIB, 1);
+  assert_ptr_equal(b[3]->memory, memory[3]);
+  assert_calls(&r, 0, 0, 0, 0);
+  give_block(&r, b[0], 3);
+  give_block(&r, b[2], 1);
+  give_block(&r, b[3], 1);
+  close_fixture(&r);
+}
+
 CASE(test_keep_none) {
   fixture r = open_fixture(-1, 0);
   rs_block *a = take_block(&r, 2 * MIB, 0), *b = take_block(&r, 2 * MIB, 0);
