@@ -178,7 +178,7 @@ Array exported_array(nb::handle object, const What &what) {
 } // namespace
 
 reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other) {
-  if (dtype.is_none() && other != RESHARD_DTYPE_NONE)
+  if (dtype.is_none())
     return other;
   const bool type = nb::isinstance<nb::type_object>(dtype); // numpy.float32, ml_dtypes.bfloat16
   // Else numpy.dtype, torch's, or a name.

@@ -18,21 +18,14 @@ int64_t milliseconds(Timeout timeout) {
 }
 
 // A GPU by "cuda:1", torch.device, or its number; no handle for the CPU.
-struct Place {
-  explicit Place(nb::handle given, int threads = 0) : name(given.is_none() ? "cpu" : str_of(given)) {
-    if (!given.is_none() && PyLong_Check(given.ptr()))
-      name = "cuda:" + name;
+struct Place : Owned<reshard_device, reshard_device_release> {
+  explicit Place(nb::handle given) {
+    const std::string name = given.is_none() ? "cpu" : (PyLong_Check(given.ptr()) ? "cuda:" : "") + str_of(given);
     if (name == "cpu")
       return;
-    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
-    options.threads = threads;
-    device = got<reshard_device>(reshard_device_create, c_text(name, "device"), &options);
-    gpu = got<reshard_device_info>(reshard_device_get_info, device).index;
+    handle = got<reshard_device>(reshard_device_create, c_text(name, "device"), nullptr);
+    gpu = got<reshard_device_info>(reshard_device_get_info, handle).index;
   }
-  Place(const Place &) = delete;
-  ~Place() { reshard_device_release(device); }
-  std::string name;
-  reshard_device device = nullptr;
   int gpu = ON_CPU;
 };
 
@@ -62,7 +55,7 @@ Comm *make_node(std::optional<int64_t> n, std::optional<int64_t> rank, nb::objec
   if (given != n.has_value() || given != rank.has_value())
     invalid("node(n, rank, allgather): all three, or none: node() reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT");
   reshard_node_options options = RESHARD_NODE_OPTIONS_DEFAULTS;
-  options.timeout_ms = milliseconds(timeout), options.device = place.device;
+  options.timeout_ms = milliseconds(timeout), options.device = place.handle;
   options.job = job.empty() ? nullptr : c_text(job, "job");
   reshard_rendezvous meeting = RESHARD_RENDEZVOUS_DEFAULTS;
   if (given)
@@ -83,7 +76,7 @@ Comm *make_local(int64_t n, int threads, Timeout timeout, nb::handle device) {
     invalid("local(", n, "): 1 rank or more");
   const Place place(device);
   reshard_local_options options = RESHARD_LOCAL_OPTIONS_DEFAULTS;
-  options.devices = &place.device, options.ndevices = place.gpu == ON_CPU ? 0 : 1;
+  options.devices = &place.handle, options.ndevices = place.gpu == ON_CPU ? 0 : 1;
   options.threads = threads, options.timeout_ms = milliseconds(timeout);
   std::vector<reshard_comm> comms(static_cast<size_t>(n));
   check(reshard_comm_create_local(n, &options, comms.data()));
@@ -94,8 +87,8 @@ Comm *from_nccl(nb::object comm, Timeout timeout, nb::handle device) {
   const Place place(device);
   void *handle = address_of(nb::getattr(comm, "ptr", comm));
   nb::module_::import_("reshard._groups").attr("_open_nccl")();
-  return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, place.device, milliseconds(timeout))}, false,
-                  place.device != nullptr ? place.gpu : ON_SOME_GPU);
+  return new Comm({waited<reshard_comm>(reshard_comm_from_nccl, handle, place.handle, milliseconds(timeout))}, false,
+                  place.handle != nullptr ? place.gpu : ON_SOME_GPU);
 }
 
 nb::bytes nccl_id() {
@@ -108,7 +101,7 @@ Comm *create_nccl(nb::bytes id, int64_t n, int64_t rank, Timeout timeout, nb::ha
     invalid("an id of NCCL of ", id.size(), " bytes");
   const Place place(device);
   return new Comm(
-      {waited<reshard_comm>(reshard_comm_create_nccl, id.c_str(), n, rank, place.device, milliseconds(timeout))}, false,
+      {waited<reshard_comm>(reshard_comm_create_nccl, id.c_str(), n, rank, place.handle, milliseconds(timeout))}, false,
       place.gpu);
 }
 

@@ -171,7 +171,7 @@ inline bool is_list(nb::handle h) { return nb::isinstance<nb::list>(h) || nb::is
 inline void *address_of(nb::handle number) { return reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::int_(number))); }
 
 // --- Element types and arrays ---------------------------------------------------------------------------------------
-// By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's. None: other.
+// By name ("bf16", "BF16"), a numpy dtype or scalar type, an ml_dtypes one, or torch's. None: `other`.
 reshard_dtype dtype_of(nb::handle dtype, reshard_dtype other = RESHARD_DTYPE_NONE);
 const char *dtype_name(reshard_dtype dtype); // as torch and ml_dtypes have it
 enum { ON_CPU = -1, ON_SOME_GPU = -2 };      // in the place of a GPU's number; the second: nobody has told it

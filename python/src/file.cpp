@@ -4,7 +4,6 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/variant.h>
 
-#include <cstring>
 #include <list>
 #include <variant>
 
@@ -274,7 +273,7 @@ Report convert(nb::handle src, nb::handle dst, const LayoutOrRules &src_layout, 
   if (const std::string text = str_of(dtype); text.find('/') != std::string::npos) // with blocks
     check(reshard_dtype_parse_blocks(c_text(text, "dtype"), &options.dtype, &options.blocks));
   else
-    options.dtype = dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype);
+    options.dtype = dtype_of(dtype);
   options.progress = progress, options.user = &call;
   const Owned<reshard_map, reshard_map_free> owned(
       map ? got<reshard_map>(reshard_map_parse, c_text(*map, "map"), nullptr) : nullptr);

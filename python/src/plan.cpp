@@ -1,7 +1,6 @@
 // Layouts; and plans: entries of tensors, or of parts of them, and the way of one rank to move them.
 #include "core.h"
 
-#include <nanobind/operators.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 
@@ -204,8 +203,7 @@ void bind_plan(nb::module_ &m) {
       .def(nb::new_([](const Layout &src, const Layout &dst, nb::handle dtype, const std::string &name,
                        Numbers src_offset, Numbers src_extent, Numbers dst_offset, Numbers dst_extent, Dims permutation,
                        nb::handle dst_dtype, Numbers block, nb::handle scale_dtype) {
-             const reshard_dtype given = dtype_of(dtype),
-                                 scales = scale_dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(scale_dtype);
+             const reshard_dtype given = dtype_of(dtype), scales = dtype_of(scale_dtype);
              return Entry{src,        dst,         given,      dtype_of(dst_dtype, given),
                           name,       src_offset,  src_extent, dst_offset,
                           dst_extent, permutation, block,      scales};

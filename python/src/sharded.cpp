@@ -167,7 +167,7 @@ void move_state(Comm &comm, nb::handle path, const std::vector<std::string> &nam
     std::vector<Wanted> wanted;
     for (const Layout *l : layouts_of(layouts, "layouts"))
       wanted.push_back({l, RESHARD_DTYPE_NONE, c_text(names.at(wanted.size()), "name")});
-    saving.dtype = dtype.is_none() ? RESHARD_DTYPE_NONE : dtype_of(dtype);
+    saving.dtype = dtype_of(dtype);
     to = path_of(path);
     return take(comm, arrays, std::move(wanted), !save);
   });
