@@ -80,9 +80,6 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
         dist.all_gather_object(everything, mine, group=group)
         return everything
 
-    hosts = sorted(set(gather(os.uname().nodename)))
-    if len(hosts) > 1:
-        raise UnsupportedError(f"ranks on {len(hosts)} nodes ({', '.join(hosts)}): use from_mpi")
     return node(n, rank, gather, timeout=timeout, device=device)
 
 
