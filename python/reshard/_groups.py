@@ -6,10 +6,9 @@ import contextlib
 import ctypes
 import importlib.util
 import os
-from collections.abc import Sequence
 from typing import Any
 
-from ._core import Comm, Layout, _create_nccl, _nccl_id, from_nccl, node
+from ._core import Comm, _create_nccl, _nccl_id, from_nccl, node
 from ._errors import Error, UnsupportedError
 
 
@@ -81,9 +80,3 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
         return everything
 
     return node(n, rank, gather, timeout=timeout, device=device)
-
-
-def mesh_layout(shape: Sequence[int], world: int, mesh: Sequence[int], ranks: Sequence[int], placements: Sequence[str],
-                order: Sequence[int] = ()) -> Layout:
-    """Makes the layout of placements on a mesh that is given with all its parts: its first dim counts them."""
-    return Layout.mesh(shape, world, mesh, ["R", *placements], [0, *(m + 1 for m in order)] if order else [], ranks)

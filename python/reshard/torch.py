@@ -20,7 +20,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from ._core import Comm, Entry, Layout, Plan, Transfer, _move_state, redistribute as _redistribute
 from ._errors import MismatchError
-from ._groups import from_torch, mesh_layout
+from ._groups import from_torch
 
 try:
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -58,13 +58,10 @@ def _placement(p: Any) -> str:
 
 def _order(shard_order: Any, ndim: int) -> list[int]:
     """The mesh dims in the order in which they cut, from torch's shard order: one list of mesh dims per tensor dim."""
-    behind = [list(entry.mesh_dims) for entry in shard_order or ()]
-    if all(dims == sorted(dims) for dims in behind):
-        return []
-    order: list[int] = []
-    while len(order) < ndim:  # a mesh dim comes when all that cut its tensor dim before it have come
-        order.append(next(m for m in range(ndim) if m not in order and
-                          all(set(dims[:dims.index(m)]) <= set(order) for dims in behind if m in dims)))
+    order = list(range(ndim))
+    for entry in shard_order or ():  # those that cut one tensor dim share their places in another order
+        for place, dim in zip(sorted(entry.mesh_dims), entry.mesh_dims):
+            order[place] = dim
     return order
 
 
@@ -76,8 +73,8 @@ def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world
         raise ImportError(f"torch {torch.__version__} has no DeviceMesh._layout: reshard.torch is made for 2.15") from missing
     if len(placements) != mesh.ndim:
         raise ValueError(f"{len(placements)} placements for a mesh of {mesh.ndim} dims")
-    return mesh_layout(shape, world, list(ranks.shape), ranks.flatten().tolist(), [_placement(p) for p in placements],
-                       _order(shard_order, mesh.ndim))
+    order = [0, *(dim + 1 for dim in _order(shard_order, mesh.ndim))]  # the first dim counts the parts
+    return Layout.mesh(shape, world, list(ranks.shape), ["R", *map(_placement, placements)], order, ranks.flatten().tolist())
 
 
 @functools.lru_cache(4096)

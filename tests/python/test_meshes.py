@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from reshard._groups import mesh_layout
+from reshard import Layout
 
 
 def test_every_rank_holds_what_torch_says() -> None:
     cases = json.loads((Path(__file__).parents[1] / "figures" / "meshes.json").read_text())
     for case in cases:
-        layout = mesh_layout(case["shape"], len(case["ranks"]), case["mesh"], case["ranks"], case["placements"])
+        layout = Layout.mesh(case["shape"], len(case["ranks"]), case["mesh"], ["R", *case["placements"]], ranks=case["ranks"])
         for rank, (offset, local) in case["held"].items():
             arrays = layout.arrays(int(rank))
             if 0 in local:
