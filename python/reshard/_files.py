@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from ._core import Layout, LazyTensor, Rules, _Checkpoint
 
 
@@ -36,17 +34,9 @@ class Checkpoint(Mapping[str, LazyTensor], contextlib.AbstractContextManager["Ch
     def read(self, name: str, layout: str | Layout, rank: int, world: int = 0, *, out: Any = None, threads: int = 0) -> Any:
         """The part of a tensor that a rank of any layout holds: an array, or for boxes a list of them."""
         tensor = self[name]
-        if isinstance(layout, str):
-            layout = Layout(layout, tensor.shape, world)
         if not isinstance(layout, Layout):
-            raise TypeError(f"'{name}': a {type(layout).__name__}, where a Layout or its text is due")
-        if out is None:
-            if layout.kind not in ("boxes", "flat") and not layout.arrays(rank):
-                return None
-            held = [np.empty(shape, tensor.dtype) for shape in layout.buffers(rank)]
-            out = held if layout.kind == "boxes" else held[0]
-        tensor._read(layout, rank, out, threads)
-        return out
+            layout = Layout(layout, tensor.shape, world)
+        return tensor._read(layout, rank, out, threads)
 
     def read_all(self, rules: Rules | str, rank: int, world: int) -> dict[str, Any]:
         """The part of each tensor that a rank holds: by Rules, or by one layout for all. Tensors that it lacks are None."""

@@ -231,6 +231,12 @@ struct Layout : Owned<reshard_layout, reshard_layout_release> {
   }
   // Without memory: of a rank's array, of all its elements (flat), of its arrays side by side (parts that ranks share).
   const std::vector<Array> &buffers(int64_t rank) const;
+  // The value of a rank, as a caller has it: a list of its buffers for boxes, else the only one. None: it is not named.
+  nb::object value(int64_t rank, const nb::list &buffers) const {
+    if (kind() == RESHARD_LAYOUT_BOXES)
+      return buffers;
+    return kind() == RESHARD_LAYOUT_FLAT || count(rank) > 0 ? nb::object(buffers[0]) : nb::none();
+  }
 
 private:
   mutable std::map<int64_t, std::vector<Array>> kept;

@@ -102,22 +102,26 @@ Layout whole_layout(const Array &a) { // on the one rank of a world
   return Layout(got<reshard_layout>(reshard_layout_create_single, a.ndim, a.shape, 1, 0));
 }
 
-// Reads one rank's part into the caller's arrays, which are contiguous.
-void read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::handle out, int threads) {
+// Reads one rank's part into the caller's arrays, which are contiguous, or into new ones.
+Any read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::object out, int threads) {
   Use<Checkpoint> in(l.c);
+  if (out.is_none()) {
+    nb::list made;
+    for (const Array &a : layout.buffers(rank))
+      made.append(numpy_empty(l.whole.dtype, a.ndim, a.shape));
+    out = layout.value(rank, made);
+  }
   std::vector<Wanted> wanted{{&layout, l.whole.dtype, l.name}};
   Side side = side_of(out, wanted, rank, "array", true, ON_CPU);
   for (const Array &a : side.arrays)
     if (!a.contiguous())
       invalid("'", l.name, "': an array that is not contiguous; read into one that is");
   run([&] { return reshard_checkpoint_read(l.c.handle, l.i, layout.handle, rank, threads, side.data.data()); });
+  return out;
 }
 
 Any read_whole(LazyTensor &l, nb::object out, int threads) {
-  if (out.is_none())
-    out = numpy_empty(l.whole.dtype, l.whole.ndim, l.whole.shape);
-  read_part(l, whole_layout(l.whole), 0, out, threads);
-  return out;
+  return read_part(l, whole_layout(l.whole), 0, out, threads);
 }
 Any read_torch(LazyTensor &l) {
   nb::object torch = nb::module_::import_("torch"), dtype = torch.attr(dtype_name(l.whole.dtype));

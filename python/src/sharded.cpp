@@ -71,8 +71,8 @@ void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given,
   }
 }
 
-// One rank's value of a tensor, of numpy (of a GPU with DLPack) or of the type `like`: a list of its buffers for boxes,
-// else the only one, or numpy's None. Arrays that share a buffer are views of it, as the library makes them.
+// One rank's value of a tensor, of numpy (of a GPU with DLPack) or of the type `like`, which has no None. Arrays that
+// share a buffer are views of it, as the library makes them.
 nb::object value_of(Comm &comm, reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
                     nb::handle like, nb::handle stream) {
   nb::list values;
@@ -88,10 +88,8 @@ nb::object value_of(Comm &comm, reshard_sharded_tensor tensor, const Layout &lay
     const Tensor none = array != nullptr ? Tensor() : new_tensor(comm, a, nullptr);
     values.append(array_in(array != nullptr ? array : none.handle, a, stream, like));
   }
-  if (layout.kind() == RESHARD_LAYOUT_BOXES)
-    return values;
-  const bool named = layout.kind() == RESHARD_LAYOUT_FLAT || layout.count(rank) > 0;
-  return named || !like.is_none() ? nb::object(values[0]) : nb::none();
+  const nb::object value = layout.value(rank, values);
+  return value.is_none() && !like.is_none() ? nb::object(values[0]) : value;
 }
 
 // The type of torch's tensors, where all that is given are such; else None.
