@@ -375,6 +375,25 @@ CASE(regular_programs) {
   }
 }
 
+/* Rows of so many lines that tasks begin within one and end in the next, beyond a gap: past the cache, and not. */
+CASE(tasks_that_begin_within_a_row_end_where_it_does) {
+  enum { ROWS = 3, LINES = 2500, LINE = 64 };
+  const rs_axis axes[3] = {{ROWS, LINES * 2 * LINE + 192, LINES * LINE + 128}, {LINES, 2 * LINE, LINE}, {LINE, 1, 1}};
+  FOR_EACH_ISA(isa) {
+    for (int threads = 1; threads <= 3; threads += 2) {
+      rs_device *device = device_of(threads, isa);
+      for (int k = 0; k < 2; k++) {
+        rs_copies copies = {0};
+        clear_memory(ROOM);
+        copies_add(&copies, 0, (int64_t)(-(uintptr_t)got & (LINE - 1)) + 2 * LINE, 1, 3, axes);
+        run_and_check(device, &copies, k == 0 ? HUGE_TOTAL : 0, "rows of lines", ROOM);
+        rs_copies_free(&copies);
+      }
+      device->destroy(device);
+    }
+  }
+}
+
 CASE(several_programs) {
   draw_state = seed;
   rs_device *device = device_of(3, RESHARD_ISA_AUTO);
