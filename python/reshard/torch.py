@@ -15,17 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, placement_types
 
 from ._core import Comm, Entry, Layout, Plan, Transfer, _move_state, redistribute as _redistribute
 from ._errors import MismatchError
 from ._groups import from_torch
-
-try:
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError as missing:
-    raise ImportError(f"torch {torch.__version__} has no _StridedShard: reshard.torch is made for 2.15") from missing
 
 Placements = Sequence[Any]
 _comms: dict[Any, Comm] = {}
@@ -47,7 +41,7 @@ def close() -> None:
 
 
 def _placement(p: Any) -> str:
-    if isinstance(p, _StridedShard):
+    if isinstance(p, placement_types._StridedShard):
         return f"S{p.dim}*{p.split_factor}"
     if isinstance(p, Shard):
         return f"S{p.dim}"
@@ -67,14 +61,14 @@ def _order(shard_order: Any, ndim: int) -> list[int]:
 
 def layout(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], world: int, shard_order: Any = None) -> Layout:
     """The layout of a DTensor. The mesh is given with all its parts, so that ranks on different parts tell one layout."""
-    try:
-        ranks = mesh._layout.remap_to_tensor(mesh._rank_map)
-    except AttributeError as missing:
-        raise ImportError(f"torch {torch.__version__} has no DeviceMesh._layout: reshard.torch is made for 2.15") from missing
     if len(placements) != mesh.ndim:
         raise ValueError(f"{len(placements)} placements for a mesh of {mesh.ndim} dims")
+    try:
+        ranks, cuts = mesh._layout.remap_to_tensor(mesh._rank_map), [_placement(p) for p in placements]
+    except AttributeError as missing:
+        raise ImportError(f"torch {torch.__version__}: {missing}; reshard.torch is made for 2.11 to 2.15") from missing
     order = [0, *(dim + 1 for dim in _order(shard_order, mesh.ndim))]  # the first dim counts the parts
-    return Layout.mesh(shape, world, list(ranks.shape), ["R", *map(_placement, placements)], order, ranks.flatten().tolist())
+    return Layout.mesh(shape, world, list(ranks.shape), ["R", *cuts], order, ranks.flatten().tolist())
 
 
 @functools.lru_cache(4096)
