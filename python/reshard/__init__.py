@@ -10,16 +10,12 @@ docs/python.md has the scenes, and what is said of lifetimes, threads, streams a
 
 from __future__ import annotations
 
-import atexit as _atexit
-
-from ._core import (Comm, Entry, Layout, LazyTensor, Plan, PlanInfo, Rules, Transfer, _close_all, check, convert, empty, from_nccl, local, node,
-                    redistribute, version as __version__, write)
+from ._core import (Comm, Entry, Layout, LazyTensor, Plan, PlanInfo, Rules, Transfer, check, convert, empty, from_nccl,
+                    local, node, redistribute, version as __version__, write)
 from ._errors import (BusyError, CancelledError, CorruptError, Error, InternalError, InvalidError, MismatchError, MissingError,
                       OutOfMemoryError, PeerError, SystemError, TimeoutError, UnsupportedError)
 from ._files import Checkpoint, open
 from ._groups import from_mpi, from_torch
-
-_atexit.register(_close_all)
 
 __all__ = ["BusyError", "CancelledError", "Checkpoint", "Comm", "CorruptError", "Entry", "Error", "InternalError", "InvalidError",
            "Layout", "LazyTensor", "MismatchError", "MissingError", "OutOfMemoryError", "PeerError", "Plan", "PlanInfo", "Rules",

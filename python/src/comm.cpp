@@ -251,8 +251,8 @@ void bind_comm(nb::module_ &m) {
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a, nb::kw_only(), "stream"_n,
         "A numpy array, not initialised, of storage that the other processes of the node read directly. Of a GPU an\n"
         "object that has DLPack, in the order of stream.");
-  m.def("_close_all", [] {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
     while (!open_comms.empty())
       (*open_comms.begin())->close();
-  });
+  }));
 }
