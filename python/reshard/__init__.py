@@ -14,7 +14,7 @@ from ._core import (Comm, Entry, Layout, LazyTensor, Plan, PlanInfo, Rules, Tran
                     local, node, redistribute, version as __version__, write)
 from ._errors import (BusyError, CancelledError, CorruptError, Error, InternalError, InvalidError, MismatchError, MissingError,
                       OutOfMemoryError, PeerError, SystemError, TimeoutError, UnsupportedError)
-from ._files import Checkpoint, open
+from ._files import Checkpoint, Checkpoint as open
 from ._groups import from_mpi, from_torch
 
 __all__ = ["BusyError", "CancelledError", "Checkpoint", "Comm", "CorruptError", "Entry", "Error", "InternalError", "InvalidError",

@@ -48,6 +48,3 @@ class Checkpoint(Mapping[str, LazyTensor], contextlib.AbstractContextManager["Ch
 
     def __repr__(self) -> str:
         return f"<reshard checkpoint '{self.path}', " + ("closed>" if self._c.closed else f"{len(self)} tensors>")
-
-
-open = Checkpoint

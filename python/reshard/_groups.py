@@ -13,10 +13,7 @@ from ._errors import Error, UnsupportedError
 
 
 def from_mpi(comm: Any, *, timeout: float | None = None, device: Any = None) -> Comm:
-    """A communicator of an mpi4py communicator, whose processes are of one node. Collective over it. device: as of `node`.
-
-    Nothing of MPI is used but one Allgather, here: any MPI will do.
-    """
+    """A communicator of an mpi4py communicator of one node, by one Allgather of it. Collective. device: as of `node`."""
     n = comm.Get_size()
 
     def gather(mine: bytes) -> bytes:

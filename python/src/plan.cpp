@@ -170,8 +170,7 @@ void bind_layout(nb::module_ &m) {
       .def("arrays", &arrays, "rank"_a,
            "(shape, buffer, offset) of each array of a rank: the buffer that has it, and the elements before it there.")
       .def("buffers", &buffers, "rank"_a,
-           "Shapes of what a rank gives: of its arrays, but one of elements for flat, and one of parts that ranks "
-           "share.")
+           "Shapes of what a rank gives: its arrays; of flat one of elements; of parts that ranks share one of all.")
       .def("intervals", &intervals, "rank"_a, "array"_a = 0, "dim"_a = 0,
            "The runs of global indices that an array has in a dim: (begin, end), ascending.")
       .def("__str__", &Layout::text)
