@@ -77,9 +77,9 @@ bool looked(nb::handle t, Array &a) {
 
 // Asks a tensor by name.
 Array asked(nb::handle t, const What &what) {
-  const nb::object device = t.attr("device"), type = device.attr("type");
-  const std::string on = str_of(type), layout = str_of(nb::object(t.attr("layout"))),
-                    dtype = str_of(nb::object(t.attr("dtype")));
+  const nb::object device = t.attr("device");
+  const std::string on = str_of(device.attr("type")), layout = str_of(t.attr("layout")),
+                    dtype = str_of(t.attr("dtype"));
   const bool quantized = nb::cast<bool>(t.attr("is_quantized"));
   const Shape shape = nb::cast<Shape>(t.attr("shape"));
   Array a = array_with(shape.size(), t, what);
@@ -128,10 +128,10 @@ Array numpy_array(nb::handle object, const What &what) {
   Array a = array_with(size_t(is->ndim), object, what);
   a.dtype = find_kind(kinds, is->kind, 8 * is->width);
   if (a.dtype == RESHARD_DTYPE_NONE)
-    a.dtype = find_name(str_of(nb::object(object.attr("dtype").attr("name"))));
+    a.dtype = find_name(str_of(object.attr("dtype").attr("name")));
   if (a.dtype == RESHARD_DTYPE_NONE || (is->flags & NOT_SWAPPED) == 0)
     unsupported(what, a.dtype == RESHARD_DTYPE_NONE ? ": dtype " : ": big-endian elements, ",
-                str_of(nb::object(object.attr("dtype"))));
+                str_of(object.attr("dtype")));
   for (int d = 0; d < a.ndim; d++) {
     if (is->strides[d] % is->width != 0 && is->shape[d] > 1)
       unsupported(what, ": elements of ", is->width, " bytes, ", is->strides[d], " bytes apart");

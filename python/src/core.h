@@ -49,7 +49,7 @@ inline auto operator""_n(const char *name, size_t) { return nb::arg(name) = nb::
 #define FIELD(of, name) nb::arg(#name) = (of).name // of a report
 using Report = nb::typed<nb::dict, nb::str, nb::any>;
 template <typename... All> Report report_of(All &&...all) { // of "name"_a = value, ...
-  return nb::borrow<Report>(nb::handle(reinterpret_cast<PyObject *>(&PyDict_Type))(std::forward<All>(all)...));
+  return nb::borrow<Report>(nb::handle(&PyDict_Type)(std::forward<All>(all)...));
 }
 
 // --- Errors ---------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ template <typename... Parts> std::string text_of(const Parts &...parts) {
   return out.str();
 }
 std::string str_of(nb::handle object);
-inline std::string name_of(nb::handle type) { return str_of(nb::object(type.attr("__name__"))); }
+inline std::string name_of(nb::handle type) { return str_of(type.attr("__name__")); }
 inline std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
 // Raises the exception of a status, with the library's text where text is empty.
 [[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {});

@@ -200,9 +200,7 @@ void take(const std::string &name, nb::object value, std::list<Written> &all) {
   const std::string quoted = "'" + name + "'";
   const bool cut = nb::isinstance<nb::tuple>(value) && nb::len(value) == 2;
   Written &out = all.emplace_back(
-      Written{cut ? as<Layout>(nb::object(value[0]), quoted.c_str()) : whole_layout(array_of(value, {quoted.c_str()})),
-              {},
-              {}});
+      Written{cut ? as<Layout>(value[0], quoted.c_str()) : whole_layout(array_of(value, {quoted.c_str()})), {}, {}});
   const nb::tuple ranks = cut ? nb::tuple(nb::object(value[1])) : nb::make_tuple(value);
   if (int64_t(ranks.size()) != out.layout.world())
     invalid(quoted, ": arrays of ", ranks.size(), " ranks for a layout of ", out.layout.world());
@@ -223,8 +221,8 @@ void write_all(nb::handle path, const nb::typed<nb::mapping, nb::str, nb::any> &
   std::list<Written> taken;
   for (nb::handle item : tensors.items()) {
     if (!nb::isinstance<nb::str>(item[0]))
-      throw nb::type_error(text_of("the name ", str_of(nb::object(item[0])), ": names are texts").c_str());
-    take(str_of(nb::object(item[0])), nb::object(item[1]), taken);
+      throw nb::type_error(text_of("the name ", str_of(item[0]), ": names are texts").c_str());
+    take(str_of(item[0]), item[1], taken);
     const Wanted &w = taken.back().wanted[0];
     all.push_back({w.name.c_str(), w.dtype, w.layout->handle});
   }

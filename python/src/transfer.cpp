@@ -12,7 +12,7 @@ void *stream_of(Comm &comm, nb::handle stream) {
   // Torch's, CuPy's, or a number.
   nb::object value = nb::getattr(stream, "cuda_stream", nb::getattr(stream, "ptr", nb::borrow(stream)));
   if (nb::hasattr(stream, "__cuda_stream__")) // (version, handle)
-    value = nb::object(stream.attr("__cuda_stream__")())[1];
+    value = stream.attr("__cuda_stream__")()[1];
   void *address = address_of(value);
   comm.used[address] = nb::borrow(stream);
   return address;
