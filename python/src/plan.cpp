@@ -191,8 +191,7 @@ Plan make_plan(std::vector<Entry> entries, int64_t rank, Limit limit) {
 
 void bind_plan(nb::module_ &m) {
   bind_layout(m);
-  nb::class_<reshard_plan_info> info(m, "PlanInfo",
-                                     "Figures of a plan; bytes are bytes. include/reshard/plan.h says what each is.");
+  nb::class_<reshard_plan_info> info(m, "PlanInfo", "Figures of a plan: include/reshard/plan.h says what each is.");
 #define OF(name) info.def_ro(#name, &reshard_plan_info::name)
   OF(rank), OF(world), OF(entries), OF(bytes), OF(sent_bytes), OF(received_bytes), OF(self_copy_bytes), OF(peers);
   OF(messages_sent), OF(messages_received), OF(rounds), OF(workspace_bytes), OF(packs_skipped), OF(unpacks_skipped);
