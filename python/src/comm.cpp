@@ -170,6 +170,14 @@ std::string report(Comm &comm, int64_t last) { return printed(reshard_comm_repor
 
 } // namespace
 
+std::vector<int64_t> missing_of(reshard_comm comm) {
+  std::vector<int64_t> missing(size_t(reshard_comm_size(comm)));
+  int64_t count = 0;
+  check(reshard_comm_missing(comm, missing.data(), &count));
+  missing.resize(size_t(count));
+  return missing;
+}
+
 reshard_device device_of(Comm &comm) {
   if (comm.gpu == ON_SOME_GPU)
     unsupported("a communicator made by from_nccl without device=");

@@ -74,9 +74,11 @@ inline int ndim_of(const Shape &shape) {
     unsupported("a shape of ", shape.size(), " dims; at most ", RESHARD_MAX_DIMS);
   return int(shape.size());
 }
-inline void check(reshard_status status) {
+std::vector<int64_t> missing_of(reshard_comm comm);
+// Raises the error of a call; that of a deadline has the ranks which its communicator misses, where it has one.
+inline void check(reshard_status status, reshard_comm comm = nullptr, const std::string &text = "") {
   if (status != RESHARD_SUCCESS)
-    raise(status);
+    raise(status, text, status == RESHARD_ERROR_TIMEOUT && comm != nullptr ? missing_of(comm) : Shape());
 }
 // A callback of the library's in Python: what it raises comes out of the call that it was made for, by raise, and is
 // `failed` to the library, which else hears 0.
@@ -309,25 +311,8 @@ void *stream_of(Comm &comm, nb::handle stream); // checked against the communica
 reshard_device device_of(Comm &comm);           // of the arrays that are made on it; NULL: plain memory
 Tensor new_tensor(Comm &comm, const Array &a, void *stream);
 
-inline std::vector<int64_t> missing_of(reshard_comm handle) {
-  std::vector<int64_t> missing(size_t(reshard_comm_size(handle)));
-  int64_t count = 0;
-  check(reshard_comm_missing(handle, missing.data(), &count));
-  missing.resize(size_t(count));
-  return missing;
-}
-
-// Raises the error of a handle's call; that of a deadline has the ranks that are missing.
-inline void check_of(reshard_comm handle, reshard_status status, const std::string &text) {
-  if (status != RESHARD_SUCCESS)
-    raise(status, text, status == RESHARD_ERROR_TIMEOUT ? missing_of(handle) : std::vector<int64_t>());
-}
-
 // A call of this thread for all ranks here.
-template <typename Call> void run_in(Comm &comm, Call &&call) {
-  const reshard_status status = without_gil(call);
-  check_of(comm.handles[0], status, reshard_last_error());
-}
+template <typename Call> void run_in(Comm &comm, Call &&call) { check(without_gil(call), comm.handles[0]); }
 
 // A call of each rank here, where C has none for all of them: each on a thread of its own.
 template <typename Call> void run_ranks(Comm &comm, Call &&call) {
@@ -342,7 +327,7 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
     return RESHARD_SUCCESS;
   });
   for (size_t i = 0; i < ended.size(); i++)
-    check_of(comm.handles[i], ended[i].first, ended[i].second);
+    check(ended[i].first, comm.handles[i], ended[i].second);
 }
 
 // Tells the other ranks; raises only what ends the wait.
