@@ -54,9 +54,8 @@ def from_torch(group: Any = None, *, timeout: float | None = None, borrow: bool 
     """A communicator of a group of torch.distributed (None: the default group). Collective over it.
 
     - gloo: of one node, by the all-gather of the group. device: a GPU for the arrays of this rank; None: the CPU.
-    - nccl: its own, by the store of the group. device: None: the current GPU. borrow: that of the group, which has to be
-      there: a collective was made before. It lives as long as the group, and calls of both are launched in one order on
-      all ranks.
+    - nccl: its own, by the store of the group. device: None: the current GPU. borrow: that of the group, which has made
+      a collective before. It lives as long as the group. Calls of both are launched in one order on all ranks.
     """
     import torch
     import torch.distributed as dist

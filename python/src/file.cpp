@@ -324,9 +324,8 @@ void bind_file(nb::module_ &m) {
   nb::class_<Checkpoint> checkpoint(m, "_Checkpoint");
   checkpoint.def(nb::init<nb::handle>(), "path"_a)
       .def("names", opened(&names_of))
-      .def_prop_ro("metadata", opened(&metadata_of))
-      .def_prop_ro("closed", &Checkpoint::closed)
-      .def("close", &Checkpoint::close);
+      .def_prop_ro("metadata", opened(&metadata_of));
+  bind_closing(checkpoint, "Closes its files. Tensors that were read, and maps, stay.");
   nb::class_<Rules>(m, "Rules",
                     "The layout of each tensor of a model by name: lines of PATTERN LAYOUT, the first match wins.")
       .def(nb::new_(&parsed_rules), "text"_a, "name"_a = "rules")
