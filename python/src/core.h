@@ -61,8 +61,9 @@ template <typename... Parts> std::string text_of(const Parts &...parts) {
 std::string str_of(nb::handle object);
 inline std::string name_of(nb::handle type) { return str_of(type.attr("__name__")); }
 inline std::string shape_text(int ndim, const int64_t *shape) { return nb::repr(tuple_of(ndim, shape)).c_str(); }
-// Raises the exception of a status, with the library's text where text is empty.
-[[noreturn]] void raise(reshard_status status, std::string text = "", const Shape &missing = {});
+// Raises the exception of a status, with the library's text where text is empty. That of a deadline has the ranks which
+// the communicator of the call misses.
+[[noreturn]] void raise(reshard_status status, std::string text = "", reshard_comm comm = nullptr);
 template <typename... Parts> [[noreturn]] void invalid(const Parts &...parts) {
   raise(RESHARD_ERROR_INVALID, text_of(parts...));
 }
@@ -74,12 +75,11 @@ inline int ndim_of(const Shape &shape) {
     unsupported("a shape of ", shape.size(), " dims; at most ", RESHARD_MAX_DIMS);
   return int(shape.size());
 }
-std::vector<int64_t> missing_of(reshard_comm comm);
-// Raises the error of a call; that of a deadline has the ranks which its communicator misses, where it has one.
-inline void check(reshard_status status, reshard_comm comm = nullptr, const std::string &text = "") {
+inline void check(reshard_status status, reshard_comm comm = nullptr, const char *text = "") {
   if (status != RESHARD_SUCCESS)
-    raise(status, text, status == RESHARD_ERROR_TIMEOUT && comm != nullptr ? missing_of(comm) : Shape());
+    raise(status, text, comm);
 }
+std::vector<int64_t> missing_of(reshard_comm comm);
 // A callback of the library's in Python: what it raises comes out of the call that it was made for, by raise, and is
 // `failed` to the library, which else hears 0.
 int in_python(int failed, const std::function<void()> &call);
@@ -327,7 +327,7 @@ template <typename Call> void run_ranks(Comm &comm, Call &&call) {
     return RESHARD_SUCCESS;
   });
   for (size_t i = 0; i < ended.size(); i++)
-    check(ended[i].first, comm.handles[i], ended[i].second);
+    check(ended[i].first, comm.handles[i], ended[i].second.c_str());
 }
 
 // Tells the other ranks; raises only what ends the wait.

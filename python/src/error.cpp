@@ -17,11 +17,12 @@ int in_python(int failed, const std::function<void()> &call) {
   }
 }
 
-void raise(reshard_status status, std::string text, const Shape &missing) {
+void raise(reshard_status status, std::string text, reshard_comm comm) {
   if (std::exception_ptr raised = std::exchange(raised_in_call, nullptr); raised != nullptr)
     std::rethrow_exception(raised);
   if (text.empty())
     text = reshard_last_error();
+  const Shape missing = status == RESHARD_ERROR_TIMEOUT && comm != nullptr ? missing_of(comm) : Shape();
   const nb::object said = nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace"));
   const nb::object error =
       nb::module_::import_("reshard._errors").attr("of_status")(int(status), said, tuple_of(missing));
