@@ -1,6 +1,7 @@
 /* Execute on a device with streams: random cases over both paths, by rank threads and by one thread, on one device and
  * on several, with streams as late as can be; edges left out one by one; calls that fail one by one. */
 #include "comm/comm.h"
+#include "device/handle.h"
 #include "support/devices/late.h"
 #include "support/fixtures/case.h"
 #include "support/fixtures/expect.h"
@@ -140,6 +141,24 @@ CASE(every_failing_call_comes_out_as_its_error) {
     case_free(&c);
   }
   printf("%lld runs\n", (long long)runs);
+}
+
+/* The event that is made, recorded on one stream and waited for by the other. */
+CASE(order_of_streams_fails_with_any_call_that_it_makes) {
+  reshard_device device;
+  void *streams[2];
+  late_open(1, 1, &device);
+  for (int i = 0; i < 2; i++)
+    GOOD(reshard_stream_create(device, &streams[i]));
+  for (int64_t k = 1; k <= 4; k++) {
+    late_fail(k, false);
+    assert_int_equal(reshard_stream_order(device, streams[0], streams[1]) == RESHARD_SUCCESS, k == 4);
+    assert_int_equal(late_failed(), k < 4);
+  }
+  late_fail(0, false);
+  for (int i = 0; i < 2; i++)
+    device->device->streams->destroy(device->device, streams[i]); /* these devices have no pool of storage to tell */
+  assert_int_equal(late_close(), 0);
 }
 
 /* Devices that do not reach each other's memory have the packed path. */
