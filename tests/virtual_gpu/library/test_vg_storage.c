@@ -12,6 +12,7 @@
 #include "support/fixtures/rank_threads.h"
 #include "virtual_gpu.h"
 
+#include <reshard/move.h>
 #include <reshard/tensor.h>
 
 #include <cuda.h>
@@ -394,6 +395,8 @@ CASE(captured_stream_takes_no_storage) {
   cudaStream_t stream;
   cudaGraph_t graph;
   reshard_tensor t, other, freed, made = NULL;
+  reshard_device cpu;
+  reshard_tree tree, moved = NULL;
   const int64_t small = 4096;
   int did = 7;
   GOOD(reshard_device_create("cuda:0", NULL, &device));
@@ -402,12 +405,15 @@ CASE(captured_stream_takes_no_storage) {
   GOOD(reshard_tensor_create_on(device, RESHARD_U8, 1, &small, NULL, &other));
   GOOD(reshard_tensor_create_on(device, RESHARD_U8, 1, &small, stream, &freed));
   GOOD(reshard_storage_free(freed, stream, NULL));
+  GOOD(reshard_tree_tensor(other, &tree));
+  GOOD(reshard_device_create("cpu", NULL, &cpu));
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   FAILS_WITH(reshard_storage_free(t, stream, &did), RESHARD_ERROR_INVALID, "reshard_storage_free: stream ");
   FAILS_WITH(reshard_storage_alloc(freed, 4096, stream, &did), RESHARD_ERROR_INVALID, "reshard_storage_alloc: stream ");
   FAILS_WITH(reshard_tensor_create_on(device, RESHARD_U8, 1, &small, stream, &made), RESHARD_ERROR_INVALID,
              "is being captured");
-  assert_true(did == 7 && made == NULL);
+  FAILS_WITH(reshard_tree_to(tree, cpu, stream, NULL, &moved), RESHARD_ERROR_INVALID, "reshard_tree_to: stream ");
+  assert_true(did == 7 && made == NULL && moved == NULL);
   GOOD(reshard_storage_record_use(other, stream)); /* nothing is recorded */
   CUDA(cudaMemcpyAsync(data_of(t), data_of(other), 1, cudaMemcpyDeviceToDevice, stream));
   reshard_tensor_release(freed);
@@ -418,6 +424,8 @@ CASE(captured_stream_takes_no_storage) {
   reshard_tensor_release(other);
   CUDA(cudaStreamEndCapture(stream, &graph));
   CUDA(cudaGraphDestroy(graph));
+  reshard_tree_release(tree);
+  reshard_device_release(cpu);
   reshard_device_release(device);
   CUDA(cudaStreamDestroy(stream));
   assert_int_equal(vg_end(), 0);
@@ -458,6 +466,7 @@ CASE(test_index_select) {
   int16_t numbers[ROWS * COLUMNS], result[COLUMNS * TAKEN];
   reshard_tensor src, turned, index, dst, host;
   reshard_device device;
+  reshard_memory_stats stats;
   cudaStream_t streams[2];
   vg_begin(NULL);
   GOOD(reshard_device_create("cuda:0", NULL, &device));
@@ -473,6 +482,8 @@ CASE(test_index_select) {
   vg_poke(data_of(src), numbers, sizeof numbers);
   vg_poke(data_of(index), good, sizeof good);
   CUDA(cudaStreamSynchronize(streams[0]));
+  GOOD(reshard_device_get_memory_stats(device, &stats));
+  const int64_t in_use = stats.in_use_bytes;
   GOOD(reshard_index_select(turned, 1, index, dst, 0, streams[1]));
   vg_peek(result, data_of(dst), sizeof result);
   for (int c = 0; c < COLUMNS; c++)
@@ -481,6 +492,8 @@ CASE(test_index_select) {
   vg_poke(data_of(index), bad, sizeof bad);
   BAD(reshard_index_select(turned, 1, index, dst, 0, streams[1]),
       "reshard_index_select: index[2] = -1, dim 1 has 9 indices");
+  GOOD(reshard_device_get_memory_stats(device, &stats));
+  assert_int_equal(stats.in_use_bytes, in_use); /* its own is given back, also where an index is wrong */
   BAD(reshard_index_select(turned, 1, index, host, 0, NULL),
       "reshard_index_select: src: a tensor on cuda:0, and not on the CPU");
   BAD(reshard_index_select(host, 1, index, dst, 0, streams[1]),
