@@ -51,7 +51,8 @@ reshard_status rs_arrays_look_up(reshard_comm comm, const struct reshard_plan_s 
   arrays->has_private = false;
   if (comm->device->memory->look_up == NULL)
     return RESHARD_SUCCESS;
-  RS_TRY(rs_arrays_list(plan, arrays, extents));
+  extents->n = 0;
+  RS_TRY(rs_arrays_add(plan, arrays, extents));
   for (int64_t i = 0; i < extents->n; i++) {
     const rs_extent *x = &extents->at[i];
     if (x->begin == x->end)

@@ -85,7 +85,8 @@ static reshard_status add_buffers_of(const struct reshard_plan_s *plan, int64_t 
     if (at == NULL)
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': %s buffer %lld is NULL and should hold %lld elements",
                       (long long)entry, e->name, source ? "source" : "destination", (long long)b, (long long)elements);
-    rs_extent x = {.at = at, .source = source, .ndim = l->ndim, .width = width, .entry = entry, .buffer = b};
+    rs_extent x = {
+        .plan = plan, .at = at, .source = source, .ndim = l->ndim, .width = width, .entry = entry, .buffer = b};
     if (l->kind == RESHARD_LAYOUT_FLAT && l->ndim != 1 && strides != NULL)
       return rs_error(RESHARD_ERROR_INVALID, "entry %lld '%.64s': strides for a flat layout of %d dims",
                       (long long)entry, e->name, l->ndim);
@@ -113,8 +114,7 @@ static reshard_status add_buffers(const struct reshard_plan_s *plan, int64_t ent
                               rs_layout_buffers(l, plan->rank), arrays, all);
 }
 
-reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
-  all->n = 0;
+reshard_status rs_arrays_add(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
   for (int64_t e = 0; e < plan->ngiven; e++) {
     RS_TRY(add_buffers(plan, e, true, arrays, all));
     RS_TRY(add_buffers(plan, e, false, arrays, all));
@@ -123,8 +123,9 @@ reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays
 }
 
 static reshard_status check_arrays(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {
-  RS_TRY(rs_arrays_list(plan, arrays, all));
-  return rs_check_overlap(plan, all);
+  all->n = 0;
+  RS_TRY(rs_arrays_add(plan, arrays, all));
+  return rs_check_overlap(all);
 }
 
 reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all) {

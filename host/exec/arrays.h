@@ -12,6 +12,7 @@
 
 /* One buffer of the user that holds something: bytes [begin, end), and the walk through them. */
 typedef struct rs_extent {
+  const struct reshard_plan_s *plan; /* of its rank */
   const char *at, *begin, *end;
   bool source, dense; /* dense: every byte of the range is an element's */
   int ndim;
@@ -22,10 +23,11 @@ typedef struct rs_extent {
 
 typedef RS_VEC(rs_extent) rs_extents;
 
-/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it. Entries whose
- * regions in the destination are disjoint may name the same array: q, k, v into qkv. Sorts the list. The strides of a
+/* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it, of one rank or
+ * of several. Entries of a rank whose regions in the destination are disjoint may name the same array: q, k, v into
+ * qkv. Sorts the list. The strides of a
  * destination are those of rs_arrays_bind: none overlaps itself. */
-reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all);
+reshard_status rs_check_overlap(rs_extents *all);
 
 /* The user's arrays: one per buffer of this rank, in the order of the plan's entries. */
 typedef struct rs_arrays {
@@ -75,8 +77,8 @@ void rs_arrays_view(const rs_arrays *arrays, const struct reshard_plan_s *plan, 
 /* The same of a rank's buffers; first: of the entry's, in the list of the side. */
 void rs_buffer_view(const rs_arrays *arrays, const rs_class *c, bool source, int64_t rank, int64_t first, int64_t array,
                     rs_view *view);
-/* Lists the buffers that hold something; the source buffers. */
-reshard_status rs_arrays_list(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
+/* Appends the buffers that hold something; lists the source buffers. */
+reshard_status rs_arrays_add(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
 reshard_status rs_arrays_sources(const struct reshard_plan_s *plan, const rs_arrays *arrays, rs_extents *all);
 
 /* Appends all copies to the plan's rank, from itself and from others, from array to array. *foreign_bytes grows by what

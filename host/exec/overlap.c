@@ -1,4 +1,4 @@
-/* Finds buffers of a rank that share bytes.
+/* Finds buffers of a rank, or of several, that share bytes.
  *
  * Buffers are swept by their first byte; only those whose ranges meet are compared as a pair. Two dense ones then do
  * overlap. Views with gaps may interleave (columns of one matrix). Two such views overlap if i and j exist with p + sum
@@ -10,6 +10,7 @@
 
 #include "base/order.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { FEW = 16 }; /* buffers for which nothing is allocated */
@@ -94,8 +95,9 @@ static bool regions_disjoint(const rs_space *a, const rs_space *b) {
 }
 
 /* One array of one tensor, of which two entries write different parts. */
-static bool parts_of_one(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
-  if (a->source || b->source || a->entry == b->entry || a->at != b->at || a->buffer != b->buffer ||
+static bool parts_of_one(const rs_extent *a, const rs_extent *b) {
+  const struct reshard_plan_s *plan = a->plan;
+  if (a->source || b->source || plan != b->plan || a->entry == b->entry || a->at != b->at || a->buffer != b->buffer ||
       a->width != b->width || a->ndim != b->ndim)
     return false;
   for (int d = 0; d < a->ndim; d++)
@@ -107,8 +109,8 @@ static bool parts_of_one(const struct reshard_plan_s *plan, const rs_extent *a, 
          regions_disjoint(rs_class_space(x), rs_class_space(y));
 }
 
-static bool buffers_overlap(const struct reshard_plan_s *plan, const rs_extent *a, const rs_extent *b) {
-  if (a->end <= b->begin || b->end <= a->begin || parts_of_one(plan, a, b))
+static bool buffers_overlap(const rs_extent *a, const rs_extent *b) {
+  if (a->end <= b->begin || b->end <= a->begin || parts_of_one(a, b))
     return false;
   if (a->dense && b->dense)
     return true;
@@ -121,12 +123,15 @@ static bool buffers_overlap(const struct reshard_plan_s *plan, const rs_extent *
 
 RS_ORDER_BY(by_begin, rs_extent, begin)
 
-static reshard_status report_overlap(const struct reshard_plan_s *plan, const rs_extent *x, const rs_extent *y) {
+static reshard_status report_overlap(const rs_extent *x, const rs_extent *y) {
+  char on[2][40] = {"", ""};
+  for (int i = 0; i < 2 && x->plan != y->plan; i++)
+    snprintf(on[i], sizeof on[i], " on rank %lld", (long long)(i == 0 ? x : y)->plan->rank);
   return rs_error(RESHARD_ERROR_INVALID,
-                  "entry %lld '%.64s': its %s of %lld bytes overlaps the %s of entry %lld '%.64s' of %lld bytes",
-                  (long long)x->entry, plan->entries[x->entry].name, x->source ? "source" : "destination",
-                  (long long)(x->end - x->begin), y->source ? "source" : "destination", (long long)y->entry,
-                  plan->entries[y->entry].name, (long long)(y->end - y->begin));
+                  "entry %lld '%.64s': its %s of %lld bytes%s overlaps the %s of entry %lld '%.64s' of %lld bytes%s",
+                  (long long)x->entry, x->plan->entries[x->entry].name, x->source ? "source" : "destination",
+                  (long long)(x->end - x->begin), on[0], y->source ? "source" : "destination", (long long)y->entry,
+                  y->plan->entries[y->entry].name, (long long)(y->end - y->begin), on[1]);
 }
 
 /* The buffers of one side that the sweep is within. */
@@ -136,7 +141,7 @@ typedef struct active {
 } active;
 
 /* The first that shares a byte with x, or NULL; those that end before x are dropped. */
-static const rs_extent *find_overlap(const struct reshard_plan_s *plan, active *list, const rs_extent *x) {
+static const rs_extent *find_overlap(active *list, const rs_extent *x) {
   int64_t kept = 0;
   const rs_extent *found = NULL;
   for (int64_t i = 0; i < list->n; i++) {
@@ -144,14 +149,14 @@ static const rs_extent *find_overlap(const struct reshard_plan_s *plan, active *
     if (y->end <= x->begin)
       continue;
     list->at[kept++] = y;
-    if (found == NULL && buffers_overlap(plan, y, x))
+    if (found == NULL && buffers_overlap(y, x))
       found = y;
   }
   list->n = kept;
   return found;
 }
 
-reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *all) {
+reshard_status rs_check_overlap(rs_extents *all) {
   if (all->n < 2)
     return RESHARD_SUCCESS;
   const rs_extent *few[2 * FEW], **memory = few;
@@ -161,11 +166,11 @@ reshard_status rs_check_overlap(const struct reshard_plan_s *plan, rs_extents *a
   qsort(all->at, (size_t)all->n, sizeof *all->at, by_begin);
   reshard_status status = RESHARD_SUCCESS;
   for (int64_t i = 0; i < all->n && status == RESHARD_SUCCESS; i++) {
-    const rs_extent *x = &all->at[i], *y = find_overlap(plan, &destinations, x);
+    const rs_extent *x = &all->at[i], *y = find_overlap(&destinations, x);
     if (y == NULL && !x->source) /* sources may share what they like among them */
-      y = find_overlap(plan, &sources, x);
+      y = find_overlap(&sources, x);
     if (y != NULL)
-      status = report_overlap(plan, x, y);
+      status = report_overlap(x, y);
     active *mine = x->source ? &sources : &destinations;
     mine->at[mine->n++] = x;
   }

@@ -54,9 +54,12 @@ static reshard_status check_memory(const index_selection *s) {
                     rs_shape_text(a, s->dst.ndim, s->dst.strides), rs_shape_text(b, s->dst.ndim, s->dst.shape));
   }
   const reshard_tensor_info *of[4] = {&s->dst, &s->src, &s->index, &s->fault};
+  rs_entry entry = {.name = (char[]){"selection"}};
+  const struct reshard_plan_s nameless = {.nentries = 1, .entries = &entry};
   rs_extent extents[4] = {0};
   for (int i = 0; i < n; i++) {
     rs_extent *x = &extents[i];
+    x->plan = &nameless;
     x->at = x->begin = of[i]->data;
     x->source = i == 1 || i == 2;
     x->ndim = of[i]->ndim;
@@ -71,9 +74,7 @@ static reshard_status check_memory(const index_selection *s) {
     x->dense = of[i]->contiguous;
   }
   rs_extents all = {extents, n, n};
-  rs_entry entry = {.name = (char[]){"selection"}};
-  const struct reshard_plan_s nameless = {.nentries = 1, .entries = &entry};
-  reshard_status status = rs_check_overlap(&nameless, &all);
+  reshard_status status = rs_check_overlap(&all);
   return status != RESHARD_ERROR_INVALID
              ? status
              : rs_error(RESHARD_ERROR_INVALID,

@@ -82,7 +82,8 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
 /* Makes the transfers of all ranks of this process from one thread, as reshard_execute_all executes them. Collective.
- * All are made, or none, and nothing is written.
+ * All are made, or none, and nothing is written. Also refused is a destination of a rank that overlaps a source or a
+ * destination of another one (RESHARD_ERROR_INVALID, which names both).
  *
  * - plans, comms: [n], one of each local rank, in any order of the ranks; element i of all lists is of one rank.
  * - arrays, options: [n], as of reshard_transfer_create. A NULL list or element: no arrays (of ranks that hold
@@ -107,7 +108,7 @@ RESHARD_API reshard_status reshard_transfer_rebind(reshard_transfer transfer, co
 
 /* Binds the transfers of all ranks of this process from one thread, as reshard_transfer_rebind binds one: all, or all
  * are bound as before. Collective where that is. transfers, arrays: [n], one of each local rank, in any order. Ranks of
- * different transfers are RESHARD_ERROR_MISMATCH. */
+ * different transfers are RESHARD_ERROR_MISMATCH, and arrays are refused as by reshard_transfer_create_all. */
 RESHARD_API reshard_status reshard_transfer_rebind_all(int64_t n, const reshard_transfer *transfers,
                                                        const reshard_arrays *const *arrays);
 

@@ -1,8 +1,6 @@
 // Transfers: a plan bound to a communicator and to arrays, which it keeps; execute.
 #include "core.h"
 
-#include <tuple>
-
 void *stream_of(Comm &comm, nb::handle stream) {
   if (stream.is_none() == comm.streams())
     invalid(comm.streams() ? "no stream: a communicator of GPUs wants one (0 is the legacy default stream)"
@@ -66,23 +64,6 @@ reshard_path path_of(const std::string &text) {
   return reshard_path(found - paths);
 }
 
-// Of memory that elements of two ranks here share: the library compares the arrays of one rank.
-void refuse_shared(const std::vector<Side> &sides) {
-  std::vector<std::tuple<char *, char *, size_t>> taken; // begin, end, rank; of an array with gaps its first element
-  for (size_t i = 0; i < sides.size(); i++)
-    for (const Array &a : sides[i].arrays)
-      if (char *at = static_cast<char *>(a.data); at != nullptr && a.elements() > 0)
-        taken.emplace_back(at, at + (a.contiguous() ? a.elements() : 1) * int64_t(reshard_dtype_size(a.dtype)), i);
-  std::sort(taken.begin(), taken.end());
-  for (size_t k = 1; k < taken.size(); k++) {
-    const auto &[at, end, rank] = taken[k - 1];
-    if (std::get<0>(taken[k]) < end && std::get<2>(taken[k]) != rank)
-      invalid("destinations of ranks ", rank, " and ", std::get<2>(taken[k]), " of this process overlap");
-    if (std::get<1>(taken[k]) < end)
-      taken[k] = {at, end, rank};
-  }
-}
-
 Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::handle dst) {
   std::vector<nb::object> srcs = of_ranks(comm, src, "src"), dsts = of_ranks(comm, dst, "dst");
   Arrays all;
@@ -101,7 +82,6 @@ Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::hand
     c.dst = to.data.data(), c.dst_strides = to.strides.data(), c.ndst = int64_t(to.data.size());
     all.list.push_back(&c);
   }
-  refuse_shared(all.dst);
   return all;
 }
 

@@ -125,8 +125,22 @@ reshard_status rs_bind_calls_exchange(const rs_bind_calls *c, const rs_record **
   return rs_records_compare(c->comm, c->records);
 }
 
+/* No destination of a rank shares a byte with what another rank of this thread has; of one rank that was checked. */
+static reshard_status check_ranks(const rs_bind_calls *c) {
+  rs_extents all = {0};
+  reshard_status status = RESHARD_SUCCESS;
+  if (c->n == 1)
+    return RESHARD_SUCCESS;
+  for (int64_t i = 0; i < c->n; i++)
+    RS_THEN(status, rs_arrays_add(c->rank[i]->t->plan, &c->rank[i]->binding->arrays, &all));
+  RS_THEN(status, rs_check_overlap(&all));
+  free(all.at);
+  return status;
+}
+
 reshard_status rs_bind_calls_bind(const rs_bind_calls *c, const rs_record *all) {
   reshard_transfer t = c->rank[0]->t;
+  RS_TRY(check_ranks(c));
   RS_RANGE("bind", t->plan->info.bytes, t->plan->info.peers, -1, t->plan->nentries);
   for (int64_t i = 0; i < c->n; i++)
     c->rank[i]->binding->of_malloc = is_of_malloc(t, all);
@@ -180,6 +194,10 @@ static void prepare_rebind(rs_bind_call *c, reshard_transfer t, const reshard_ar
 static reshard_status bind_alone(const rs_bind_calls *calls) {
   const struct reshard_plan_s *plan = calls->rank[0]->t->plan;
   RS_RANGE("bind", plan->info.bytes, plan->info.peers, -1, plan->nentries);
+  if (calls->n > 1) {
+    RS_TRY(rs_bind_calls_failed(calls->n, calls->rank));
+    RS_TRY(check_ranks(calls));
+  }
   for (int64_t i = 0; i < calls->n; i++) {
     rs_bind_call *c = calls->rank[i];
     if (c->failed.status == RESHARD_SUCCESS)

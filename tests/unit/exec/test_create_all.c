@@ -174,6 +174,35 @@ CASE(lists_that_are_not_one_of_each_rank_are_refused) {
   }
 }
 
+CASE(destinations_that_overlap_what_another_rank_has_are_refused) {
+  static const char *const sides[3] = {"32160 bytes on rank 0", "32160 bytes on rank 0", "32000 bytes on rank 1"};
+  for (int p = 0; p < 2; p++) {
+    rows_to_columns s;
+    rows_to_columns_open(&s, RANKS, PATIENCE, paths[p], NULL);
+    lists l = lists_of(&s);
+    void *const own = s.dst_list[2], *const wrong[3] = {s.columns[0], s.columns[0] + 100, s.rows[1]};
+    for (int w = 0; w < 3; w++) {
+      s.dst_list[2] = wrong[w];
+      create_is_refused(&l, RESHARD_ERROR_INVALID, "31680 bytes on rank 2");
+      assert_text_has(reshard_last_error(), sides[w]);
+    }
+    s.dst_list[2] = own;
+    s.src_list[0] = s.rows[1]; /* sources may be one */
+    assert_int_equal(create(&l), RESHARD_SUCCESS);
+    for (int w = 0; w < 3; w++) {
+      s.dst_list[2] = wrong[w];
+      assert_int_equal(reshard_transfer_rebind_all(RANKS, l.transfers, l.arrays), RESHARD_ERROR_INVALID);
+      assert_text_has(reshard_last_error(), "on rank 2");
+    }
+    memcpy(s.transfers, l.transfers, sizeof l.transfers);
+    s.src_list[0] = s.rows[0];
+    s.dst_list[2] = own;
+    assert_int_equal(reshard_transfer_rebind_all(RANKS, l.transfers, l.arrays), RESHARD_SUCCESS);
+    rows_to_columns_must_execute(&s);
+    rows_to_columns_close(&s);
+  }
+}
+
 CASE(rebind_of_ranks_of_different_transfers_is_refused_on_any_paths) {
   for (int p = 0; p < 4; p++) {
     rows_to_columns s, other;
