@@ -28,6 +28,14 @@ typedef struct blocks_side {
   char *all, *at;
 } blocks_side;
 
+static void allocate_side(rng *r, blocks_side *s) {
+  const int64_t begin = LINE + rng_below(r, LINE);
+  s->bytes += begin + LINE;
+  assert_int_equal(posix_memalign((void **)&s->all, LINE, (size_t)s->bytes), 0);
+  memset(s->all, UNTOUCHED, (size_t)s->bytes);
+  s->at = s->all + begin;
+}
+
 static void make_side(rng *r, blocks_side *s, int64_t width, const int64_t *n) {
   int order[DIMS] = {0, 1, 2};
   for (int i = DIMS - 1; i > 0; i--) {
@@ -35,7 +43,6 @@ static void make_side(rng *r, blocks_side *s, int64_t width, const int64_t *n) {
     order[i] = order[j];
     order[j] = swap;
   }
-  int64_t begin = LINE + rng_below(r, LINE);
   s->width = s->bytes = width;
   for (int i = DIMS - 1; i >= 0; i--) {
     s->stride[order[i]] = s->bytes;
@@ -43,10 +50,13 @@ static void make_side(rng *r, blocks_side *s, int64_t width, const int64_t *n) {
     if (i > 0 && rng_one_in(r, 3)) /* lines, or any elements */
       s->bytes = rng_one_in(r, 2) ? rs_ceil_div(s->bytes, LINE) * LINE : s->bytes + rng_below(r, 50) * width;
   }
-  s->bytes += begin + LINE;
-  assert_int_equal(posix_memalign((void **)&s->all, LINE, (size_t)s->bytes), 0);
-  memset(s->all, UNTOUCHED, (size_t)s->bytes);
-  s->at = s->all + begin;
+  allocate_side(r, s);
+}
+
+/* Rows so many bytes apart. */
+static void make_rows(rng *r, blocks_side *s, int64_t width, const int64_t *n, int64_t step) {
+  *s = (blocks_side){width, {n[1] * step, step, width}, n[0] * n[1] * step, NULL, NULL};
+  allocate_side(r, s);
 }
 
 static char *find_number(const blocks_side *s, int64_t m, int64_t r, int64_t k) {
@@ -244,13 +254,11 @@ CASE(blocks_of_several_tiles_are_those_of_the_definition) {
   }
 }
 
-static void check_cast(rng *r, reshard_dtype from, reshard_dtype to, const int64_t *n, bool streaming) {
+static void check_cast(rng *r, reshard_dtype from, reshard_dtype to, const int64_t *n, blocks_side src, blocks_side dst,
+                       bool streaming) {
   const int64_t width = (int64_t)reshard_dtype_size(from), to_width = (int64_t)reshard_dtype_size(to);
-  blocks_side src, dst;
   rs_axis axes[DIMS];
   rs_copies copies = {0};
-  make_side(r, &src, width, n);
-  make_side(r, &dst, to_width, n);
   for (int64_t i = 0; i < src.bytes; i++)
     src.all[i] = (char)rng_below(r, 256);
   char *wanted = copy_bytes(dst.all, dst.bytes), *before = copy_bytes(dst.all, dst.bytes);
@@ -280,17 +288,41 @@ static void check_cast(rng *r, reshard_dtype from, reshard_dtype to, const int64
   free(dst.all);
 }
 
+static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
+                                       RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
 CASE(casts_in_any_order_of_memory_are_those_of_the_definition) {
-  static const reshard_dtype dtypes[] = {RESHARD_F8_E4M3, RESHARD_F8_E5M2, RESHARD_F16,
-                                         RESHARD_BF16,    RESHARD_F32,     RESHARD_F64};
-  enum { DTYPES = sizeof dtypes / sizeof *dtypes };
   for (int64_t i = 0, n = test_scaled(72, 36); i < n; i++) {
     rng r;
     rng_seed(&r, 11000 + (uint64_t)i);
     int64_t extent[DIMS] = {rng_in(&r, 1, 3), rng_in(&r, 1, 70), rng_in(&r, 1, 70)};
     extent[rng_below(&r, DIMS)] = rng_in(&r, 60, 400);
-    if (dtypes[i % DTYPES] != dtypes[i / DTYPES % DTYPES])
-      check_cast(&r, dtypes[i % DTYPES], dtypes[i / DTYPES % DTYPES], extent, rng_one_in(&r, 2));
+    reshard_dtype from = dtypes[i % DTYPES], to = dtypes[i / DTYPES % DTYPES];
+    if (from == to)
+      continue;
+    blocks_side src, dst;
+    make_side(&r, &src, (int64_t)reshard_dtype_size(from), extent);
+    make_side(&r, &dst, (int64_t)reshard_dtype_size(to), extent);
+    check_cast(&r, from, to, extent, src, dst, rng_one_in(&r, 2));
+  }
+}
+
+/* Some at once, where their destinations begin alike in their lines. */
+CASE(long_rows_far_apart_are_cast_past_the_cache) {
+  for (int64_t i = 0, n = test_scaled(72, 36); i < n; i++) {
+    rng r;
+    rng_seed(&r, 13000 + (uint64_t)i);
+    int64_t extent[DIMS] = {rng_in(&r, 1, 2), rng_in(&r, 1, 20), rng_in(&r, 256, 1500)};
+    reshard_dtype from = dtypes[i % DTYPES], to = dtypes[i / DTYPES % DTYPES];
+    if (from == to)
+      continue;
+    const int64_t width = (int64_t)reshard_dtype_size(from), to_width = (int64_t)reshard_dtype_size(to);
+    const int64_t lines = rs_ceil_div(extent[2] * to_width, LINE) + rng_below(&r, 3);
+    blocks_side src, dst;
+    make_rows(&r, &src, width, extent, extent[2] * width + 2048 + rng_below(&r, 100));
+    make_rows(&r, &dst, to_width, extent, rng_one_in(&r, 6) ? (extent[2] + 1) * to_width : lines * LINE);
+    check_cast(&r, from, to, extent, src, dst, true);
   }
 }
 

@@ -15,8 +15,12 @@ static inline int rs_cast_index(reshard_dtype dtype) { return (int)dtype - RESHA
 /* n numbers at any addresses; dst == src where both have as many bytes, else they do not overlap. In the default
  * floating-point environment. */
 typedef void (*rs_cast_kernel)(char *dst, const char *src, int64_t n);
-/* Likewise, apart; `next` is read after that, and prefetched. */
-typedef void (*rs_cast_past)(char *dst, const char *src, int64_t n, const char *next);
+/* Runs of numbers, and the bytes from one to the next; what would be next is read soon, and prefetched. */
+typedef struct rs_cast_runs {
+  int64_t n, dst, src;
+} rs_cast_runs;
+/* n numbers of each run, apart. */
+typedef void (*rs_cast_past)(char *dst, const char *src, int64_t n, const rs_cast_runs *runs);
 /* n numbers of a row of blocks, each `width` long and the last one what is left; `by` has a number for each block. */
 typedef void (*rs_scale_kernel)(char *dst, const char *src, int64_t n, int64_t width, const float *by);
 /* Copies such numbers; dst is src, or apart from it. The bits of the largest magnitude of each block as f32, NaN above

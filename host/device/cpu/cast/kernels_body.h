@@ -150,7 +150,13 @@ ALWAYS_INLINE void store_f64(char *dst, f32_bits bits) {
 
 /* --- Stores past the cache ------------------------------------------------------------------------------- */
 
-enum { LINE_BYTES = 64, AHEAD = 4096 }; /* of a line of the destination; bytes of the source that are prefetched */
+enum {
+  LINE_BYTES = 64, /* of a line of the destination */
+  AHEAD = 4096,    /* bytes of the source that are prefetched of one run */
+  FAR_RUNS = 8,    /* that take turns: hardware needs some lines of a page before it foresees the rest */
+  FAR_BLOCK = 256, /* bytes of each in turn, or two lines of the destination */
+  FAR_AHEAD = 2048,
+};
 
 #if defined(__AVX512F__)
 ALWAYS_INLINE void stream_line(char *dst, const char *line) {
@@ -178,17 +184,28 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
     EACH_FROM(i, lanes(dst, src, n), n) \
     store_##to(dst + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
   } \
-  static void from##_to_##to##_past(char *dst, const char *src, int64_t n, const char *next) { \
+  static void from##_to_##to##_past(char *dst, const char *src, int64_t n, const rs_cast_runs *w) { \
     enum { NUMBERS = LINE_BYTES / BYTES_##to, STEP = NUMBERS * BYTES_##from }; \
-    const char *end = src + n * BYTES_##from, *ahead = src + AHEAD < end ? src + AHEAD : next + (src + AHEAD - end); \
-    for (; src < end; src += STEP, dst += LINE_BYTES) { \
-      _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
-      for (int at = 0; at < STEP; at += LINE_BYTES) \
-        __builtin_prefetch(ahead + at, 0, 2); \
-      ahead = ahead + STEP == end ? next : ahead + STEP; \
-      EACH_FROM(i, lanes(line, src, NUMBERS), NUMBERS) \
-      store_##to(line + i * BYTES_##to, load_##from(src + i * BYTES_##from)); \
-      stream_line(dst, line); \
+    enum { LINES = (int)STEP < (int)FAR_BLOCK / 2 ? FAR_BLOCK / STEP : 2 }; \
+    const int64_t lines = n / NUMBERS; \
+    for (int64_t run = 0, runs; run < w->n; run += runs, src += runs * w->src, dst += runs * w->dst) { \
+      runs = w->n - run < FAR_RUNS ? w->n - run : FAR_RUNS; \
+      const int64_t soon = (runs > 1 ? FAR_AHEAD : AHEAD) / STEP; \
+      for (int64_t at = 0, part; at < lines; at += part) { \
+        part = lines - at < LINES ? lines - at : LINES; \
+        const char *ahead = src + (at + soon) * STEP; \
+        ahead = at + soon < lines ? ahead : ahead - lines * STEP + runs * w->src; \
+        for (int64_t k = 0; k < runs; k++) \
+          for (int64_t i = at; i < at + part; i++) { \
+            _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
+            const char *from_line = src + k * w->src + i * STEP; \
+            for (int byte = 0; byte < STEP; byte += LINE_BYTES) \
+              __builtin_prefetch(ahead + k * w->src + (i - at) * STEP + byte, 0, 2); \
+            EACH_FROM(j, lanes(line, from_line, NUMBERS), NUMBERS) \
+            store_##to(line + j * BYTES_##to, load_##from(from_line + j * BYTES_##from)); \
+            stream_line(dst + k * w->dst + i * LINE_BYTES, line); \
+          } \
+      } \
     } \
   }
 /* --- Numbers with scales ------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 enum {
   PIECE = 2048,     /* numbers */
   LONG_RUN = 256,   /* numbers of a run that is worth a piece of its own */
+  FAR = 2048,       /* a step from run to run that hardware does not foresee */
   ROWS_AHEAD = 8,   /* that are prefetched */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
@@ -30,29 +31,31 @@ typedef struct converting {
   convert_buffers *buffers;
 } converting;
 
-/* n numbers that are contiguous on both sides. */
-static void convert_run(const converting *c, char *dst, const char *src, int64_t n, const char *next) {
-  if (!c->streaming || n * c->to < STREAM_LEAST * RS_LINE) {
-    c->convert(dst, src, n);
-    return;
+/* A run at an address of the destination that no line begins at a number of. */
+static void convert_pieces(const converting *c, char *dst, const char *src, int64_t n) {
+  for (int64_t at = 0, part; at < n; at += part) {
+    part = rs_min(n - at, at > 0 ? PIECE : rs_max((int64_t)(-(uintptr_t)dst % RS_LINE) / c->to, 1));
+    c->convert(c->buffers->out, src + at * c->from, part);
+    c->kernels->stream(dst + at * c->to, c->buffers->out, part * c->to);
   }
-  int64_t head = (int64_t)(-(uintptr_t)dst % RS_LINE) / c->to; /* then pieces begin with lines */
-  if ((uintptr_t)dst % (uintptr_t)c->to == 0) {
-    int64_t lines = (n - head) / (RS_LINE / c->to) * (RS_LINE / c->to);
+}
+
+/* Runs of n numbers that are contiguous on both sides; those of the destination begin alike in their lines. */
+static void convert_run(const converting *c, char *dst, const char *src, int64_t n, rs_cast_runs runs) {
+  const bool past = c->streaming && n * c->to >= STREAM_LEAST * RS_LINE;
+  const bool whole = past && (uintptr_t)dst % (uintptr_t)c->to == 0;
+  int64_t head = whole ? (int64_t)(-(uintptr_t)dst % RS_LINE) / c->to : n, lines = 0;
+  if (whole) {
+    lines = (n - head) / (RS_LINE / c->to) * (RS_LINE / c->to);
+    c->past(dst + head * c->to, src + head * c->from, lines, &runs);
+  }
+  for (int64_t k = 0; k < runs.n; k++, dst += runs.dst, src += runs.src) {
+    if (past && !whole) {
+      convert_pieces(c, dst, src, n);
+      continue;
+    }
     c->convert(dst, src, head);
-    c->past(dst + head * c->to, src + head * c->from, lines, next);
-    head += lines;
-    c->convert(dst + head * c->to, src + head * c->from, n - head);
-    return;
-  }
-  while (n > 0) {
-    int64_t part = rs_min(n, head > 0 ? head : PIECE);
-    c->convert(c->buffers->out, src, part);
-    c->kernels->stream(dst, c->buffers->out, part * c->to);
-    head = 0;
-    dst += part * c->to;
-    src += part * c->from;
-    n -= part;
+    c->convert(dst + (head + lines) * c->to, src + (head + lines) * c->from, n - head - lines);
   }
 }
 
@@ -72,7 +75,7 @@ static void convert_runs(const converting *c, char *dst, const char *src, int64_
   }
   run = numbers * c->to;
   if (is_contiguous(run, n0, l0->dst, n1, l1->dst)) {
-    convert_run(c, dst, src, n1 * n0 * numbers, src + n1 * n0 * run);
+    convert_run(c, dst, src, n1 * n0 * numbers, (rs_cast_runs){1, 0, n1 * n0 * numbers * c->from});
     return;
   }
   c->convert(c->buffers->out, src, n1 * n0 * numbers);
@@ -96,8 +99,14 @@ static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, c
     left0 = loops[i].n - step;
   }
   if (copy->nloops == 0 || numbers >= LONG_RUN) {
-    convert_run(c, dst, src, numbers, src + (copy->nloops > 0 ? loops[copy->nloops - 1].src : copy->run));
-    return 1;
+    rs_cast_runs runs = {1, 0, copy->run};
+    if (copy->nloops > 0) {
+      runs = (rs_cast_runs){rs_min(n, left0), loops[copy->nloops - 1].dst, loops[copy->nloops - 1].src};
+      if (runs.dst % RS_LINE != 0 || (runs.src < copy->run + FAR && -runs.src < copy->run + FAR))
+        runs.n = 1;
+    }
+    convert_run(c, dst, src, numbers, runs);
+    return runs.n;
   }
   const rs_loop *l0 = &loops[copy->nloops - 1], *l1 = copy->nloops > 1 ? l0 - 1 : &once;
   int64_t runs = rs_min(n, PIECE / numbers), n0 = rs_min(left0, runs), n1 = 1;
@@ -130,8 +139,7 @@ static void convert_block(const converting *c, const rs_ordered_copy *copy, cons
   int64_t pitch = block.nj * c->from + RS_LINE;
   c->kernels->transpose[copy->width](c->buffers->in, block.src, block.ni, block.nj, pitch, j->src, false);
   for (int64_t row = 0; row < block.ni; row++)
-    convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj,
-                c->buffers->in + (row + 1) * pitch);
+    convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj, (rs_cast_runs){1, 0, pitch});
 }
 
 /* One step of a copy of blocks. */
