@@ -42,13 +42,13 @@ static void copy_arena(bench_state *b, const bench_arena *from, const bench_aren
   int64_t bytes = b->dst.moved == b->dst.bytes
                       ? to->extent
                       : (int64_t)((double)to->extent / (double)b->dst.bytes * (double)b->dst.moved);
-  for (int64_t done = 0, at = 0, n; done < bytes; done += n) { /* the larger side is gone through once */
-    n = rs_min(bytes - done, rs_min(to->extent - at, from->extent > 0 ? from->extent : bytes));
+  for (int64_t done = 0, n; done < bytes; done += n) { /* each side from its begin to its end, and again */
+    int64_t read = from->extent > 0 ? done % from->extent : 0, written = done % to->extent;
+    n = rs_min(bytes - done, rs_min(to->extent - written, from->extent > 0 ? from->extent - read : bytes));
     if (to->device != NULL)
-      CLI_TRY("", to->device->memory->memcpy(to->device, target + at, source, (size_t)n, stream));
+      CLI_TRY("", to->device->memory->memcpy(to->device, target + written, source + read, (size_t)n, stream));
     else
-      rs_device_cpu_straight(b->cpu, (char *)target + at, (const char *)source, n, b->streaming);
-    at = at + n < to->extent ? at + n : 0;
+      rs_device_cpu_straight(b->cpu, (char *)target + written, (const char *)source + read, n, b->streaming);
   }
 }
 
