@@ -28,15 +28,37 @@ typedef struct converting {
   rs_cast_past past;
   int64_t from, to; /* bytes of a number */
   bool streaming;
+  rs_ahead *ahead; /* what is prefetched meanwhile; NULL: nothing */
   convert_buffers *buffers;
 } converting;
+
+/* Reads memory for what comes next, while so many numbers are converted. */
+static void look_ahead(const converting *c, int64_t numbers) {
+  if (c->ahead != NULL)
+    rs_program_ahead(c->ahead, numbers * c->from);
+}
 
 /* A run at an address of the destination that no line begins at a number of. */
 static void convert_pieces(const converting *c, char *dst, const char *src, int64_t n) {
   for (int64_t at = 0, part; at < n; at += part) {
     part = rs_min(n - at, at > 0 ? PIECE : rs_max((int64_t)(-(uintptr_t)dst % RS_LINE) / c->to, 1));
+    look_ahead(c, part);
     c->convert(c->buffers->out, src + at * c->from, part);
     c->kernels->stream(dst + at * c->to, c->buffers->out, part * c->to);
+  }
+}
+
+/* Whole lines of the destination, past the cache, in pieces where memory is read for what comes next. */
+static void convert_lines(const converting *c, char *dst, const char *src, int64_t n, rs_cast_runs runs) {
+  if (c->ahead == NULL || runs.n > 1) {
+    look_ahead(c, n * runs.n);
+    c->past(dst, src, n, &runs);
+    return;
+  }
+  for (int64_t at = 0, part; at < n; at += part) {
+    part = rs_min(n - at, PIECE);
+    look_ahead(c, part);
+    c->past(dst + at * c->to, src + at * c->from, part, &(rs_cast_runs){1, 0, part * c->from});
   }
 }
 
@@ -47,13 +69,14 @@ static void convert_run(const converting *c, char *dst, const char *src, int64_t
   int64_t head = whole ? (int64_t)(-(uintptr_t)dst % RS_LINE) / c->to : n, lines = 0;
   if (whole) {
     lines = (n - head) / (RS_LINE / c->to) * (RS_LINE / c->to);
-    c->past(dst + head * c->to, src + head * c->from, lines, &runs);
+    convert_lines(c, dst + head * c->to, src + head * c->from, lines, runs);
   }
   for (int64_t k = 0; k < runs.n; k++, dst += runs.dst, src += runs.src) {
     if (past && !whole) {
       convert_pieces(c, dst, src, n);
       continue;
     }
+    look_ahead(c, n - lines);
     c->convert(dst, src, head);
     c->convert(dst + (head + lines) * c->to, src + (head + lines) * c->from, n - head - lines);
   }
@@ -78,6 +101,7 @@ static void convert_runs(const converting *c, char *dst, const char *src, int64_
     convert_run(c, dst, src, n1 * n0 * numbers, (rs_cast_runs){1, 0, n1 * n0 * numbers * c->from});
     return;
   }
+  look_ahead(c, n1 * n0 * numbers);
   c->convert(c->buffers->out, src, n1 * n0 * numbers);
   rs_run_loops loops = {run, n1, n0 * run, l1->dst, n0, run, l0->dst};
   c->kernels->runs[rs_run_class(run)](dst, c->buffers->out, &loops);
@@ -165,7 +189,7 @@ static void convert_scaled(const rs_program *program, const converting *c, const
 
 /* The rounding of the kernels is the default one, subnormal numbers are kept, and nothing traps. */
 void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
-                    int64_t n, rs_shift shift, bool streaming) {
+                    int64_t n, rs_shift shift, bool streaming, rs_ahead *ahead) {
   const rs_ordered_copy *copy = &program->copy.at[group->first];
   convert_buffers buffers;
   const rs_cast_kernels *casts = rs_cast_kernels_of(kernels->isa);
@@ -176,14 +200,17 @@ void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const 
                   .from = (int64_t)reshard_dtype_size((reshard_dtype)copy->from),
                   .to = (int64_t)reshard_dtype_size((reshard_dtype)copy->to),
                   .streaming = streaming && kernels->isa != RESHARD_ISA_SCALAR, /* whose fence orders no such store */
+                  .ahead = ahead,
                   .buffers = &buffers};
   fenv_t before;
   fegetenv(&before);
   fesetenv(FE_DFL_ENV);
   for (int64_t end = at + n; at < end;)
     if (copy->scaled > 0) {
+      look_ahead(&c, group->step_bytes / c.from);
       convert_scaled(program, &c, copy, at++, shift);
     } else if (copy->transpose) {
+      look_ahead(&c, group->step_bytes / c.from);
       (c.to < c.from ? convert_narrower : convert_block)(&c, copy, rs_copy_loops(program, copy),
                                                          rs_transpose_block(program, copy, at, shift));
       at++;

@@ -178,7 +178,7 @@ void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, i
     int64_t part = steps_of_part(group, range->steps, ahead), end = range->first + range->steps;
     for (int64_t at = range->first, n; at < end; at += n) {
       n = rs_min(part, end - at);
-      if (ahead != NULL)
+      if (ahead != NULL && group->mode != RS_MODE_CONVERT)
         rs_program_ahead(ahead, n * group->step_bytes);
       switch (group->mode) {
       case RS_MODE_PLAIN: run_plain(program, kernels, group, at, n, shift); break;
@@ -187,7 +187,7 @@ void rs_program_run_task(const rs_program *program, const rs_kernels *kernels, i
       case RS_MODE_PARTIAL_LINES:
       case RS_MODE_BUFFER: rs_run_partial_lines(program, kernels, group, at, n, shift, &buffers); break;
       case RS_MODE_TRANSPOSE: run_transpose(program, kernels, group, at, n, shift); break;
-      case RS_MODE_CONVERT: rs_run_convert(program, kernels, group, at, n, shift, group->streaming); break;
+      case RS_MODE_CONVERT: rs_run_convert(program, kernels, group, at, n, shift, group->streaming, ahead); break;
       }
     }
   }
@@ -207,7 +207,7 @@ void rs_program_stream_elsewhere(const rs_program *program, const rs_kernels *ke
     const rs_step_range *range = &program->range.at[p];
     const rs_copy_group *group = &program->group.at[range->group];
     if (group->mode == RS_MODE_CONVERT)
-      rs_run_convert(program, kernels, group, range->first, range->steps, (rs_shift){0, dst}, true);
+      rs_run_convert(program, kernels, group, range->first, range->steps, (rs_shift){0, dst}, true, NULL);
     else
       run_streaming(program, kernels, group, range->first, range->steps, (rs_shift){0, dst}, cursors);
   }
