@@ -37,12 +37,12 @@ import sys, time, pathlib, reshard
 class Comm:
     def Get_size(self): return 2
     def Get_rank(self): return int(sys.argv[1])
-    def Allgather(self, mine, everything):
+    def allgather(self, mine):
         pathlib.Path(f"part{sys.argv[1]}").write_bytes(bytes(mine))
         pathlib.Path(f"part{sys.argv[1]}").rename(f"all{sys.argv[1]}")
         while not all(pathlib.Path(f"all{r}").exists() for r in range(2)):
             time.sleep(0.01)
-        everything[:] = b"".join(pathlib.Path(f"all{r}").read_bytes() for r in range(2))
+        return [pathlib.Path(f"all{r}").read_bytes() for r in range(2)]
 try:
     reshard.from_mpi(Comm(), timeout=60)
 except reshard.UnsupportedError as error:
