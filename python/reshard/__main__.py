@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 
@@ -22,14 +21,10 @@ def draw(plan: Any) -> str | None:
     if program is None or entry is None:
         return None
     shape = "x".join(map(str, entry.src.shape)) or "scalar"
-    with tempfile.TemporaryDirectory() as scratch:
-        path = os.path.join(scratch, "plan.svg")
-        command = [program, "plan", "--shape", shape, "--dtype", entry.dtype, "--src", str(entry.src), "--dst", str(entry.dst),
-                   "--ranks", str(entry.src.world), "--device", "cpu", "--svg", path]
-        if subprocess.run(command, capture_output=True).returncode != 0:
-            return None
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+    command = [program, "plan", "--shape", shape, "--dtype", entry.dtype, "--src", str(entry.src), "--dst", str(entry.dst),
+               "--ranks", str(entry.src.world), "--device", "cpu", "--svg", "-"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    return done.stdout if done.returncode == 0 else None
 
 
 def main() -> None:
