@@ -229,8 +229,7 @@ nb::handle numpy_type(reshard_dtype dtype) {
 }
 
 nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape) {
-  static const nb::handle empty = nb::object(nb::module_::import_("numpy").attr("empty")).release();
-  return empty(tuple_of(ndim, shape), numpy_type(dtype));
+  return ndarray()(tuple_of(ndim, shape), numpy_type(dtype));
 }
 
 // By numpy's constructor over the bytes: the buffer protocol and DLPack take three times as long.
@@ -300,8 +299,8 @@ Array taken(const Array &want, nb::handle object, const What &what, bool write, 
             gpu != ON_CPU ? "GPUs" : "the CPU");
   if (a.gpu >= 0 && gpu >= 0 && a.gpu != gpu)
     invalid(what, ": on GPU ", a.gpu, ", and the communicator is on GPU ", gpu);
-  if (want.flat && want.elements() > 1 && a.strides[0] != 1)
-    invalid(what, ": elements ", a.strides[0], " apart; a flat piece is contiguous");
+  if (want.flat && !a.contiguous())
+    invalid(what, ": not contiguous, as flat pieces and arrays of files are");
   a.flat = want.flat;
   return a;
 }
@@ -345,7 +344,7 @@ Side side_of(nb::handle given, std::vector<Wanted> &wanted, int64_t rank, const 
     What what{side, rank, &w.name};
     auto add = [&](Array want, nb::handle object) {
       const bool scales = want.dtype != RESHARD_DTYPE_NONE;
-      want.dtype = scales ? want.dtype : w.dtype;
+      want.dtype = scales ? want.dtype : w.dtype, want.flat |= w.file;
       const Array &a = out.arrays.emplace_back(taken(want, object, what, write, gpu));
       out.data.push_back(want.elements() == 0 ? nullptr : a.data);
       w.dtype = scales ? w.dtype : a.dtype;

@@ -275,6 +275,7 @@ struct Wanted {
   const Layout *layout;
   reshard_dtype dtype; // NONE: that of the first array which tells one
   std::string name;
+  bool file = false;            // of contiguous arrays
   const Shape *block = nullptr; // of values that have scales behind them
   reshard_dtype scales = RESHARD_DTYPE_NONE;
 };

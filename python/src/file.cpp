@@ -111,11 +111,8 @@ Any read_part(LazyTensor &l, const Layout &layout, int64_t rank, nb::object out,
       made.append(numpy_empty(l.whole.dtype, a.ndim, a.shape));
     out = layout.value(rank, made);
   }
-  std::vector<Wanted> wanted{{&layout, l.whole.dtype, l.name}};
+  std::vector<Wanted> wanted{{&layout, l.whole.dtype, l.name, true}};
   Side side = side_of(out, wanted, rank, "array", true, ON_CPU);
-  for (const Array &a : side.arrays)
-    if (!a.contiguous())
-      invalid("'", l.name, "': an array that is not contiguous; read into one that is");
   run([&] { return reshard_checkpoint_read(l.c.handle, l.i, layout.handle, rank, threads, side.data.data()); });
   return out;
 }
@@ -204,13 +201,9 @@ void take(const std::string &name, nb::object value, std::list<Written> &all) {
   const nb::tuple ranks = cut ? nb::tuple(nb::object(value[1])) : nb::make_tuple(value);
   if (int64_t(ranks.size()) != out.layout.world())
     invalid(quoted, ": arrays of ", ranks.size(), " ranks for a layout of ", out.layout.world());
-  out.wanted = {{&out.layout, RESHARD_DTYPE_NONE, c_text(name, "name")}};
-  for (nb::handle one : ranks) {
+  out.wanted = {{&out.layout, RESHARD_DTYPE_NONE, c_text(name, "name"), true}};
+  for (nb::handle one : ranks)
     out.ranks.push_back(side_of(one, out.wanted, int64_t(out.ranks.size()), "array", false, ON_CPU));
-    for (const Array &a : out.ranks.back().arrays)
-      if (!a.contiguous())
-        invalid(quoted, ": an array that is not contiguous");
-  }
 }
 
 // Writes whole tensors, or each rank's part of tensors of layouts.

@@ -72,8 +72,8 @@ Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::hand
     const Plan &plan = *nb::inst_ptr<Plan>(t.plans[i]);
     std::vector<Wanted> sources, destinations;
     for (const Entry &e : plan.entries) {
-      sources.push_back({&e.src, e.dtype, e.name, e.block_of(e.dtype), e.scale_dtype});
-      destinations.push_back({&e.dst, e.dst_dtype, e.name, e.block_of(e.dst_dtype), e.scale_dtype});
+      sources.push_back({&e.src, e.dtype, e.name, false, e.block_of(e.dtype), e.scale_dtype});
+      destinations.push_back({&e.dst, e.dst_dtype, e.name, false, e.block_of(e.dst_dtype), e.scale_dtype});
     }
     const Side &from = all.src.emplace_back(side_of(srcs[i], sources, plan.rank, "source", false, comm.gpu));
     const Side &to = all.dst.emplace_back(side_of(dsts[i], destinations, plan.rank, "destination", true, comm.gpu));
