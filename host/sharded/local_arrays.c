@@ -193,6 +193,44 @@ reshard_status rs_local_arrays_wrap(const char *what, reshard_layout layout, int
   return RESHARD_SUCCESS;
 }
 
+/* A view of the buffer that has array i. */
+static reshard_status wrap_array(reshard_device device, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                 void *const *buffers, const int64_t *const *strides, int64_t i,
+                                 reshard_tensor *array) {
+  reshard_array_info a;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  reshard_tensor whole;
+  RS_TRY(reshard_layout_array(layout, rank, i, &a));
+  RS_TRY(reshard_layout_buffer_shape(layout, rank, a.buffer, NULL, &ndim, shape));
+  RS_TRY(reshard_tensor_wrap_on(device, dtype, ndim, shape, strides != NULL ? strides[a.buffer] : NULL,
+                                buffers[a.buffer], NULL, NULL, &whole));
+  if (!rs_layout_bundles(layout)) {
+    *array = whole;
+    return RESHARD_SUCCESS;
+  }
+  reshard_status status = RESHARD_SUCCESS;
+  if (!whole->info.contiguous)
+    status = rs_error(RESHARD_ERROR_INVALID, "buffer %lld of rank %lld is not contiguous, and has several arrays",
+                      (long long)a.buffer, (long long)rank);
+  RS_THEN(status, reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), a.shape, a.strides, a.offset, array));
+  reshard_tensor_release(whole);
+  return status;
+}
+
+reshard_status rs_local_arrays_over(reshard_device device, reshard_layout layout, int64_t rank, reshard_dtype dtype,
+                                    void *const *buffers, const int64_t *const *strides, rs_local_arrays *local) {
+  int64_t n;
+  RS_TRY(reshard_layout_array_count(layout, rank, &n));
+  if (n > 0)
+    RS_TRY(RS_GIVEN("reshard_sharded_tensor_from_buffers", buffers));
+  RS_TRY(alloc_arrays(layout, n, local));
+  for (int64_t i = 0; i < n; i++)
+    RS_TRY_OR(wrap_array(device, layout, rank, dtype, buffers, strides, i, &local->arrays[i]),
+              rs_local_arrays_free(local));
+  return RESHARD_SUCCESS;
+}
+
 int64_t rs_local_arrays_bytes(const rs_local_arrays *local) {
   int64_t bytes = 0;
   for (int64_t i = 0; i < local->n; i++)

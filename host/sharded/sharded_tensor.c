@@ -163,6 +163,21 @@ reshard_status reshard_sharded_tensor_from_layout(reshard_sharder s, reshard_lay
   return build_tensor(s, properties, &local, tensor);
 }
 
+reshard_status reshard_sharded_tensor_from_buffers(reshard_sharder s, reshard_layout layout,
+                                                   const reshard_properties *properties, void *const *buffers,
+                                                   const int64_t *const *strides, reshard_sharded_tensor *tensor) {
+  static const char call[] = "reshard_sharded_tensor_from_buffers";
+  rs_local_arrays local;
+  RS_TRY(rs_check_new(call, s, layout, properties));
+  RS_TRY(RS_GIVEN(call, tensor));
+  RS_TRY(rs_local_arrays_over(s->device, layout, s->comm->rank, properties->dtype, buffers, strides, &local));
+  for (int64_t i = 0; i < local.n; i++) {
+    reshard_tensor_set_requires_grad(local.arrays[i], properties->requires_grad);
+    reshard_tensor_set_pin_memory(local.arrays[i], properties->pin_memory);
+  }
+  return build_tensor(s, properties, &local, tensor);
+}
+
 static reshard_status create_empty(const char *call, reshard_sharder s, reshard_layout layout,
                                    const reshard_properties *properties, void *stream, reshard_sharded_tensor *tensor) {
   rs_local_arrays local;
@@ -228,6 +243,27 @@ reshard_layout reshard_sharded_tensor_layout(reshard_sharded_tensor tensor) {
 
 int64_t reshard_sharded_tensor_local_count(reshard_sharded_tensor tensor) {
   return tensor != NULL ? tensor->local.n : 0;
+}
+
+reshard_status reshard_sharded_tensor_buffer(reshard_sharded_tensor tensor, int64_t buffer, reshard_tensor *view) {
+  RS_TRY(RS_GIVEN("reshard_sharded_tensor_buffer", tensor, view));
+  const rs_local_arrays *local = &tensor->local;
+  const int64_t rank = tensor->sharder->comm->rank;
+  int ndim;
+  int64_t shape[RESHARD_MAX_DIMS];
+  RS_TRY(reshard_layout_buffer_shape(local->layout, rank, buffer, NULL, &ndim, shape));
+  for (int64_t i = 0; i < local->n; i++) {
+    reshard_array_info a;
+    RS_TRY(reshard_layout_array(local->layout, rank, i, &a));
+    if (a.buffer != buffer || a.elements == 0)
+      continue;
+    const reshard_tensor_info *info = &local->arrays[i]->info;
+    return reshard_tensor_as_strided(local->arrays[i], ndim, shape,
+                                     rs_layout_bundles(local->layout) ? NULL : info->strides, info->offset - a.offset,
+                                     view);
+  }
+  return reshard_tensor_create_on(tensor->sharder->device, reshard_metadata_properties(tensor->metadata).dtype, ndim,
+                                  shape, NULL, view);
 }
 
 reshard_status reshard_sharded_tensor_local(reshard_sharded_tensor tensor, int64_t i, reshard_tensor *array,

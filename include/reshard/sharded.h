@@ -118,6 +118,21 @@ RESHARD_API reshard_status reshard_sharded_tensor_from_layout(reshard_sharder sh
                                                               const reshard_properties *properties, int64_t n,
                                                               reshard_tensor const *tensors,
                                                               reshard_sharded_tensor *tensor);
+/* Makes a sharded tensor over this rank's buffers of a layout, as reshard_arrays names them, without a copy. Local.
+ *
+ * - buffers: reshard_layout_buffer_count, borrowed memory of the sharder's device. Those without elements may be NULL,
+ *   and so may the list of a rank without arrays.
+ * - strides: in elements, a list per buffer; a NULL list or element: contiguous, as flat pieces and buffers of several
+ *   arrays are. */
+RESHARD_API reshard_status reshard_sharded_tensor_from_buffers(reshard_sharder sharder, reshard_layout layout,
+                                                               const reshard_properties *properties,
+                                                               void *const *buffers, const int64_t *const *strides,
+                                                               reshard_sharded_tensor *tensor);
+/* Makes a view of a buffer of this rank: its one array, or all of its arrays that lie there. Local. One that holds
+ * nothing is a new tensor without elements. Arrays that were given one by one have no buffer together
+ * (RESHARD_ERROR_INVALID). */
+RESHARD_API reshard_status reshard_sharded_tensor_buffer(reshard_sharded_tensor tensor, int64_t buffer,
+                                                         reshard_tensor *view);
 /* Allocates this rank's part of a layout over the communicator's ranks. Local.
  *
  * - properties: dtype and flags.

@@ -242,7 +242,12 @@ nb::object numpy_over(const Array &a, nb::handle owner) {
                               : nb::cast(nb::ndarray<nb::array_api, const uint8_t>(data, {bytes}, owner)));
 }
 
-nb::object array_in(reshard_tensor tensor, const Array &a, nb::handle stream, nb::handle like) {
+nb::object array_in(reshard_tensor tensor, nb::handle stream, nb::handle like) {
+  const auto info = got<reshard_tensor_info>(reshard_tensor_get_info, tensor);
+  Array a;
+  a.data = info.data, a.dtype = info.dtype, a.ndim = info.ndim, a.writable = true;
+  std::copy(info.shape, info.shape + info.ndim, a.shape);
+  a.gpu = info.device_type == RESHARD_DEVICE_CUDA ? info.device_index : ON_CPU;
   // A stream of others may end before the tensor; torch's do not.
   if (!like.is_none() && (a.gpu == ON_CPU || nb::hasattr(stream, "cuda_stream"))) {
     void *object = nullptr;

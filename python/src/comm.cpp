@@ -143,14 +143,24 @@ Comm *shrink(Comm &comm, const Shape &lost) {
   return new Comm({sub}, false, comm.gpu);
 }
 
+reshard_device device_of(Comm &comm) {
+  if (comm.gpu == ON_SOME_GPU)
+    unsupported("a communicator made by from_nccl without device=");
+  if (comm.device == nullptr) {
+    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
+    options.shared = comm.local ? 0 : 1;
+    options.threads = 1; // it moves nothing itself
+    const std::string name = comm.streams() ? "cuda:" + std::to_string(comm.gpu) : "cpu";
+    comm.device = got<reshard_device>(reshard_device_create, name.c_str(), &options);
+  }
+  return comm.device;
+}
+
 Any empty(const Shape &shape, nb::handle dtype, Comm &comm, nb::handle stream) {
   Use<Comm> in(comm);
-  Array a;
-  a.dtype = dtype_of(dtype), a.ndim = ndim_of(shape), a.writable = true;
-  std::copy(shape.begin(), shape.end(), a.shape);
-  const Tensor tensor = new_tensor(comm, a, stream_of(comm, stream));
-  a.data = data_of(tensor.handle), a.gpu = comm.gpu;
-  return array_in(tensor.handle, a, stream);
+  const Tensor tensor(got<reshard_tensor>(reshard_tensor_create_on, device_of(comm), dtype_of(dtype), ndim_of(shape),
+                                          shape.data(), stream_of(comm, stream)));
+  return array_in(tensor.handle, stream);
 }
 
 std::set<Comm *> open_comms; // what is left at exit is closed before the interpreter goes
@@ -176,26 +186,6 @@ std::vector<int64_t> missing_of(reshard_comm comm) {
   check(reshard_comm_missing(comm, missing.data(), &count));
   missing.resize(size_t(count));
   return missing;
-}
-
-reshard_device device_of(Comm &comm) {
-  if (comm.gpu == ON_SOME_GPU)
-    unsupported("a communicator made by from_nccl without device=");
-  if (comm.device == nullptr && (!comm.local || comm.streams())) {
-    reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
-    options.shared = comm.local ? 0 : 1;
-    options.threads = 1; // it moves nothing itself
-    const std::string name = comm.streams() ? "cuda:" + std::to_string(comm.gpu) : "cpu";
-    comm.device = got<reshard_device>(reshard_device_create, name.c_str(), &options);
-  }
-  return comm.device;
-}
-
-Tensor new_tensor(Comm &comm, const Array &a, void *stream) {
-  const reshard_device device = device_of(comm);
-  return Tensor(device == nullptr
-                    ? got<reshard_tensor>(reshard_tensor_create, a.dtype, a.ndim, a.shape)
-                    : got<reshard_tensor>(reshard_tensor_create_on, device, a.dtype, a.ndim, a.shape, stream));
 }
 
 Comm::Comm(std::vector<reshard_comm> given, bool local, int gpu) : handles(std::move(given)), local(local), gpu(gpu) {

@@ -210,13 +210,10 @@ Array array_of(nb::handle object, const What &what);
 nb::handle numpy_type(reshard_dtype dtype); // numpy's, of ml_dtypes where it has none
 nb::object numpy_empty(reshard_dtype dtype, int ndim, const int64_t *shape);
 using Tensor = Owned<reshard_tensor, reshard_tensor_release>;
-inline char *data_of(reshard_tensor tensor) {
-  return static_cast<char *>(got<reshard_tensor_info>(reshard_tensor_get_info, tensor).data);
-}
 nb::object numpy_over(const Array &memory, nb::handle owner); // contiguous
 // An array in a tensor's storage, which it keeps: of the type `like`, else numpy's, or on a GPU an object that has
 // DLPack. That keeps the stream, too, in the order of which its memory goes.
-nb::object array_in(reshard_tensor tensor, const Array &part, nb::handle stream, nb::handle like = nb::none());
+nb::object array_in(reshard_tensor tensor, nb::handle stream, nb::handle like = nb::none());
 
 // --- Layouts and plans ----------------------------------------------------------------------------------------------
 struct Layout : Owned<reshard_layout, reshard_layout_release> {
@@ -309,8 +306,6 @@ struct Comm {
 };
 
 void *stream_of(Comm &comm, nb::handle stream); // checked against the communicator's device, which keeps it
-reshard_device device_of(Comm &comm);           // of the arrays that are made on it; NULL: plain memory
-Tensor new_tensor(Comm &comm, const Array &a, void *stream);
 
 // A call of this thread for all ranks here.
 template <typename Call> void run_in(Comm &comm, Call &&call) { check(without_gil(call), comm.handles[0]); }

@@ -46,47 +46,25 @@ struct Tensors { // sharded ones of one rank; references that go with the scope
 
 // The tensors of rank i here as sharded ones over the caller's memory.
 void shard(Comm &comm, const std::vector<Sharder> &sharders, const Given &given, size_t i, Tensors &own) {
-  const int64_t rank = comm.rank(i);
-  const Array *buffers = given.sides[i].arrays.data();
-  const reshard_device device = comm.streams() ? device_of(comm) : nullptr;
+  const Side &side = given.sides[i];
+  size_t first = 0; // of the tensor's buffers
   for (const Wanted &w : given.wanted) {
-    std::vector<Tensor> parts;
-    std::vector<reshard_tensor> handles;
-    for (int64_t k = 0, n = w.layout->count(rank); k < n; k++) {
-      const reshard_array_info info = w.layout->array(rank, k);
-      const Array &a = buffers[info.buffer];
-      bool plain = w.layout->kind() == RESHARD_LAYOUT_FLAT || a.elements() == 0 || a.data == nullptr;
-      char *data = static_cast<char *>(a.data);
-      handles.push_back(got<reshard_tensor>(
-          reshard_tensor_wrap_on, device, w.dtype, w.layout->ndim(), info.shape, plain ? info.strides : a.strides,
-          data != nullptr ? data + size_t(info.offset) * reshard_dtype_size(w.dtype) : nullptr, nullptr, nullptr));
-      parts.emplace_back(handles.back());
-    }
-    buffers += w.layout->buffers(rank).size();
     reshard_properties properties = {};
     properties.dtype = w.dtype;
-    own.all.push_back(got<reshard_sharded_tensor>(reshard_sharded_tensor_from_layout, sharders[i].handle,
-                                                  w.layout->handle, &properties, int64_t(handles.size()),
-                                                  handles.data()));
+    own.all.push_back(got<reshard_sharded_tensor>(reshard_sharded_tensor_from_buffers, sharders[i].handle,
+                                                  w.layout->handle, &properties, side.data.data() + first,
+                                                  side.strides.data() + first));
+    first += w.layout->buffers(comm.rank(i)).size();
   }
 }
 
-// One rank's value of a tensor, of numpy (of a GPU with DLPack) or of the type `like`, which has no None. Arrays that
-// share a buffer are views of it, as the library makes them.
-nb::object value_of(Comm &comm, reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, reshard_dtype dtype,
-                    nb::handle like, nb::handle stream) {
+// One rank's value of a tensor, of numpy (of a GPU with DLPack) or of the type `like`, which has no None.
+nb::object value_of(reshard_sharded_tensor tensor, const Layout &layout, int64_t rank, nb::handle like,
+                    nb::handle stream) {
   nb::list values;
-  for (Array a : layout.buffers(rank)) {
-    reshard_tensor array = nullptr;
-    a.dtype = dtype, a.writable = true, a.gpu = comm.gpu;
-    for (int64_t k = 0; a.elements() > 0 && a.data == nullptr; k++) {
-      const reshard_array_info info = layout.array(rank, k);
-      check(reshard_sharded_tensor_local(tensor, k, &array, nullptr));
-      if (info.buffer == int64_t(nb::len(values)))
-        a.data = data_of(array) - info.offset * int64_t(reshard_dtype_size(dtype));
-    }
-    const Tensor none = array != nullptr ? Tensor() : new_tensor(comm, a, nullptr);
-    values.append(array_in(array != nullptr ? array : none.handle, a, stream, like));
+  for (size_t b = 0; b < layout.buffers(rank).size(); b++) {
+    const Tensor buffer(got<reshard_tensor>(reshard_sharded_tensor_buffer, tensor, int64_t(b)));
+    values.append(array_in(buffer.handle, stream, like));
   }
   const nb::object value = layout.value(rank, values);
   return value.is_none() && !like.is_none() ? nb::object(values[0]) : value;
@@ -143,7 +121,7 @@ Any redistribute(nb::handle arrays, nb::handle src, nb::handle dst, Comm &comm, 
   for (size_t i = 0; i < ranks; i++) {
     nb::list values;
     for (size_t e = 0; e < n; e++)
-      values.append(value_of(comm, made[i].all[e], *to[e], comm.rank(i), dtypes[e], kind, stream));
+      values.append(value_of(made[i].all[e], *to[e], comm.rank(i), kind, stream));
     results.append(bare ? nb::object(values[0]) : values);
   }
   return for_ranks(comm, results);

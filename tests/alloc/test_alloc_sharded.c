@@ -194,6 +194,7 @@ typedef struct local {
   reshard_layout layout;
   reshard_metadata metadata;
   reshard_tensor whole, rows, index;
+  void *memory;
 } local;
 
 static void drop_tensor(fault_output *out) { reshard_tensor_release(out->object); }
@@ -228,6 +229,8 @@ MAKE(from_metadata, reshard_sharded_tensor,
      reshard_sharded_tensor_from_metadata(l->p.sharders[0], l->metadata, 1, &l->whole, &made))
 MAKE(from_layout, reshard_sharded_tensor,
      reshard_sharded_tensor_from_layout(l->p.sharders[0], l->layout, &f64, 1, &l->whole, &made))
+MAKE(from_buffers, reshard_sharded_tensor,
+     reshard_sharded_tensor_from_buffers(l->p.sharders[0], l->layout, &f64, &l->memory, NULL, &made))
 
 static reshard_status select_rows(fault_output *out, const void *with) {
   const local *l = with;
@@ -258,6 +261,7 @@ CASE(local_calls_survive_any_failed_allocation) {
   memcpy(info.data, (int64_t[]){8, 1, 1, 3}, 32);
   CLI_TRY("", reshard_tensor_get_info(l.whole, &info));
   memset(info.data, 0, sizeof(double[9][14]));
+  l.memory = info.data;
   warm(&l);
   const fault_local calls[] = {
       {"reshard_tensor_create", create_tensor, fault_any_output, drop_tensor, &l},
@@ -268,6 +272,7 @@ CASE(local_calls_survive_any_failed_allocation) {
       {"reshard_sharded_tensor_generate", make_generated, fault_any_output, drop_sharded, &l},
       {"reshard_sharded_tensor_from_metadata", from_metadata, fault_any_output, drop_sharded, &l},
       {"reshard_sharded_tensor_from_layout", from_layout, fault_any_output, drop_sharded, &l},
+      {"reshard_sharded_tensor_from_buffers", from_buffers, fault_any_output, drop_sharded, &l},
       {"reshard_index_select", select_rows, fault_any_output, NULL, &l},
   };
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)

@@ -97,6 +97,8 @@ CASE(null_is_refused_by_calls_of_sharded) {
     REFUSED(reshard_sharded_tensor_from_local(NULL, 0, ROOM, 0, ROOM, ROOM));
     REFUSED(reshard_sharded_tensor_from_metadata(NULL, NULL, 0, ROOM, ROOM));
     REFUSED(reshard_sharded_tensor_from_layout(NULL, NULL, ROOM, 0, ROOM, ROOM));
+    REFUSED(reshard_sharded_tensor_from_buffers(NULL, NULL, ROOM, ROOM, ROOM, ROOM));
+    REFUSED(reshard_sharded_tensor_buffer(NULL, 0, ROOM));
     REFUSED(reshard_sharded_tensor_empty(NULL, NULL, ROOM, ROOM, ROOM));
     REFUSED(reshard_sharded_tensor_zeros(NULL, NULL, ROOM, ROOM, ROOM));
     REFUSED(reshard_sharded_tensor_full(NULL, NULL, ROOM, ROOM, ROOM, ROOM));

@@ -297,6 +297,42 @@ CASE(test_from_layout) {
   sharded_ranks_close(&p);
 }
 
+/* Over memory that transfers could have, and back to it: arrays with gaps, and several in one buffer. */
+CASE(buffers_of_a_rank_are_wrapped_and_found_again) {
+  static const char *const texts[] = {"chunk(1)", "flat(0,2,1)", "mesh(3;S0{3:3/1})", "rank(1)"};
+  sharded_ranks p;
+  sharded_ranks_open(&p, 3, NULL);
+  float memory[64];
+  for (int64_t rank = 0; rank < 3; rank++)
+    for (int i = 0; i < 4; i++) {
+      const int64_t shape[2] = {6, 7}, gaps[2] = {9, 1}, *strides = gaps;
+      reshard_layout layout = layout_from_text(texts[i], 2, shape, 3);
+      reshard_sharder s = p.sharders[rank];
+      reshard_sharded_tensor t;
+      reshard_tensor view;
+      reshard_tensor_info info;
+      void *at = memory;
+      int64_t elements;
+      GOOD(reshard_layout_buffer_elements(layout, rank, 0, &elements));
+      GOOD(reshard_sharded_tensor_from_buffers(s, layout, &f32, &at, i == 0 ? &strides : NULL, &t));
+      sharded_fill(t, rank, 4);
+      assert_int_equal(sharded_check(t, rank, 4), 0);
+      GOOD(reshard_sharded_tensor_buffer(t, 0, &view));
+      GOOD(reshard_tensor_get_info(view, &info));
+      assert_true(info.elements == elements && (elements == 0 || info.data == memory));
+      assert_true(i != 0 || (info.ndim == 2 && info.strides[0] == 9));
+      reshard_tensor_release(view);
+      FAILS_WITH(reshard_sharded_tensor_buffer(t, 1, &view), RESHARD_ERROR_INVALID, "which has 1");
+      reshard_sharded_tensor_release(t);
+      strides = (int64_t[]){2, 2};
+      if ((i == 1 || i == 2) && elements > 1)
+        FAILS_WITH(reshard_sharded_tensor_from_buffers(s, layout, &f32, &at, &strides, &t), RESHARD_ERROR_INVALID,
+                   "is not contiguous, and has several arrays");
+      reshard_layout_release(layout);
+    }
+  sharded_ranks_close(&p);
+}
+
 /* --- New memory -------------------------------------------------------------------------------------------------- */
 
 typedef struct filling {
