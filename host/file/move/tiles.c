@@ -13,7 +13,7 @@
 enum {
   TILE = 512 << 10, /* bytes, read and made of them: half a core's second cache */
   ROW = 64 << 10,   /* bytes that each rank's part of a tile should have, likewise */
-  BANDS = 12,       /* tiles of blocks that a batch has room for: long rows of a file are worth more than the cache */
+  BANDS = 4,        /* tiles of blocks that a batch has room for: whole rows of a file are worth more than the cache */
 };
 
 static int64_t width_of(const rs_store *store, int64_t tensor) {
