@@ -190,7 +190,8 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
     const int64_t lines = n / NUMBERS; \
     for (int64_t run = 0, runs; run < w->n; run += runs, src += runs * w->src, dst += runs * w->dst) { \
       runs = w->n - run < FAR_RUNS ? w->n - run : FAR_RUNS; \
-      const int64_t soon = (runs > 1 ? FAR_AHEAD : AHEAD) / STEP; \
+      int64_t soon = (runs > 1 ? FAR_AHEAD : AHEAD) / STEP; \
+      soon = soon < lines ? soon : lines; /* the same of the next runs */ \
       for (int64_t at = 0, part; at < lines; at += part) { \
         part = lines - at < LINES ? lines - at : LINES; \
         const char *ahead = src + (at + soon) * STEP; \
@@ -337,11 +338,11 @@ SCALED(f32, 32)
 #undef EACH_BLOCK
 
 /* clang-format off */
-CAST(e4m3, e5m2) CAST(e4m3, f16) CAST(e4m3, bf16) CAST(e4m3, f32) CAST(e4m3, f64)
+CAST(e4m3, e5m2) CAST(e4m3, f16) CAST_BY(e4m3, bf16, back_lanes_bf16) CAST_BY(e4m3, f32, back_lanes_f32) CAST(e4m3, f64)
 CAST(e5m2, e4m3) CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32) CAST(e5m2, f64)
-CAST(f16, e4m3) CAST(f16, e5m2) CAST(f16, bf16) CAST(f16, f32) CAST(f16, f64)
-CAST(bf16, e4m3) CAST(bf16, e5m2) CAST(bf16, f16) CAST(bf16, f32) CAST(bf16, f64)
-CAST_BY(f32, e4m3, cast_lanes) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
+CAST_BY(f16, e4m3, cast_lanes_f16) CAST(f16, e5m2) CAST(f16, bf16) CAST(f16, f32) CAST(f16, f64)
+CAST_BY(bf16, e4m3, cast_lanes_bf16) CAST(bf16, e5m2) CAST(bf16, f16) CAST(bf16, f32) CAST(bf16, f64)
+CAST_BY(f32, e4m3, cast_lanes_f32) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
 CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
 
 #define AT(dtype) [RESHARD_##dtype - RESHARD_F8_E4M3]

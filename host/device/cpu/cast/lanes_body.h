@@ -129,30 +129,36 @@ LANES_MOST(32)
       scale_64_##wide(dst + i, src + i * BYTES_##wide, ~(UINT64_MAX << (n - i)), by + (each ? i : 0), each); \
     return n; \
   }
-/* Any numbers of f32. No product of one is formed: where it is subnormal, that takes hundreds of cycles. NaN stays, as
- * the second operand. */
-ALWAYS_INLINE __m512 limited(const char *src, uint64_t mask) {
+/* Any numbers. No product of one is formed: where it is subnormal, that takes hundreds of cycles. NaN stays, as the
+ * second operand. */
+ALWAYS_INLINE __m512 limited(__m512 numbers) {
   const __m512 most = _mm512_set1_ps(448), least = _mm512_set1_ps(-448);
-  const __m512 number = _mm512_min_ps(most, _mm512_max_ps(least, lanes_f32(src, (__mmask16)mask)));
+  const __m512 number = _mm512_min_ps(most, _mm512_max_ps(least, numbers));
   return _mm512_mul_ps(round_lanes(number, 0x1p14f), _mm512_set1_ps(0x1p-8f));
 }
 /* f16 of NaN are above 1. */
-ALWAYS_INLINE __m512i limited_32(const char *src, uint64_t mask) {
-  const __m512i half = halves_32(limited(src, mask), limited(src + 64, mask >> 16));
+ALWAYS_INLINE __m512i limited_32(__m512 low, __m512 high) {
+  const __m512i half = halves_32(limited(low), limited(high));
   const __mmask32 nan = _mm512_test_epi16_mask(half, _mm512_set1_epi16(0x4000));
   return _mm512_mask_mov_epi16(codes_32(half), nan, _mm512_set1_epi16(0x7f));
 }
-ALWAYS_INLINE void cast_64(char *dst, const char *src, uint64_t mask) {
-  _mm512_mask_storeu_epi8(dst, mask, pack_64(limited_32(src, mask), limited_32(src + 128, mask >> 32)));
-}
-ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) {
-  int64_t i = 0;
-  for (; i + CODES <= n; i += CODES)
-    cast_64(dst + i, src + 4 * i, UINT64_MAX);
-  if (i < n)
-    cast_64(dst + i, src + 4 * i, ~(UINT64_MAX << (n - i)));
-  return n;
-}
+#define LANES_CAST(wide) \
+  ALWAYS_INLINE __m512i cast_32_##wide(const char *src, uint64_t mask) { \
+    return limited_32(lanes_##wide(src, (__mmask16)mask), \
+                      lanes_##wide(src + LANES * BYTES_##wide, (__mmask16)(mask >> 16))); \
+  } \
+  ALWAYS_INLINE void cast_64_##wide(char *dst, const char *src, uint64_t mask) { \
+    const __m512i high = cast_32_##wide(src + 2 * LANES * BYTES_##wide, mask >> 32); \
+    _mm512_mask_storeu_epi8(dst, mask, pack_64(cast_32_##wide(src, mask), high)); \
+  } \
+  ALWAYS_INLINE int64_t cast_lanes_##wide(char *dst, const char *src, int64_t n) { \
+    int64_t i = 0; \
+    for (; i + CODES <= n; i += CODES) \
+      cast_64_##wide(dst + i, src + i * BYTES_##wide, UINT64_MAX); \
+    if (i < n) \
+      cast_64_##wide(dst + i, src + i * BYTES_##wide, ~(UINT64_MAX << (n - i))); \
+    return n; \
+  }
 #else
 #define LANES_BACK(wide) \
   ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
@@ -171,5 +177,19 @@ LANES_BACK(bf16)
   }
 LANES_MOST(16)
 LANES_MOST(32)
-ALWAYS_INLINE int64_t cast_lanes(char *dst, const char *src, int64_t n) { return (void)dst, (void)src, (void)n, 0; }
+#define LANES_CAST(wide) \
+  ALWAYS_INLINE int64_t cast_lanes_##wide(char *dst, const char *src, int64_t n) { \
+    return (void)dst, (void)src, (void)n, 0; \
+  }
 #endif
+LANES_CAST(f32)
+LANES_CAST(f16)
+LANES_CAST(bf16)
+/* Numbers whose scale is 1. */
+#define LANES_OF_ONE(wide) \
+  ALWAYS_INLINE int64_t back_lanes_##wide(char *dst, const char *src, int64_t n) { \
+    const float one = 1; \
+    return unscale_lanes_##wide(dst, src, n, &one, false); \
+  }
+LANES_OF_ONE(f32)
+LANES_OF_ONE(bf16)
