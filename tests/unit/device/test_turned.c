@@ -320,7 +320,7 @@ CASE(long_rows_far_apart_are_cast_past_the_cache) {
     const int64_t width = (int64_t)reshard_dtype_size(from), to_width = (int64_t)reshard_dtype_size(to);
     const int64_t lines = rs_ceil_div(extent[2] * to_width, LINE) + rng_below(&r, 3);
     blocks_side src, dst;
-    make_rows(&r, &src, width, extent, extent[2] * width + 2048 + rng_below(&r, 100));
+    make_rows(&r, &src, width, extent, extent[2] * width + 4096 + rng_below(&r, 100));
     make_rows(&r, &dst, to_width, extent, rng_one_in(&r, 6) ? (extent[2] + 1) * to_width : lines * LINE);
     check_cast(&r, from, to, extent, src, dst, true);
   }

@@ -12,7 +12,7 @@
 enum {
   PIECE = 2048,     /* numbers */
   LONG_RUN = 256,   /* numbers of a run that is worth a piece of its own */
-  FAR = 2048,       /* a step from run to run that hardware does not foresee */
+  FAR = 4096,       /* a step from run to run that hardware does not foresee: to another page */
   ROWS_AHEAD = 8,   /* that are prefetched */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
@@ -126,7 +126,7 @@ static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, c
     rs_cast_runs runs = {1, 0, copy->run};
     if (copy->nloops > 0) {
       runs = (rs_cast_runs){rs_min(n, left0), loops[copy->nloops - 1].dst, loops[copy->nloops - 1].src};
-      if (runs.dst % RS_LINE != 0 || (runs.src < copy->run + FAR && -runs.src < copy->run + FAR))
+      if (runs.dst % RS_LINE != 0 || (runs.src < FAR && -runs.src < FAR))
         runs.n = 1;
     }
     convert_run(c, dst, src, numbers, runs);
