@@ -13,7 +13,6 @@ def layout(sharding: Any, shape: Sequence[int], world: int = 0) -> Layout:
 
     world: number of devices; 0: as many as the largest device id names.
     """
-    shape = list(shape)
     ids = [device.id for device in sharding.device_set]
     world = world or max(ids) + 1
     mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
@@ -27,8 +26,6 @@ def layout(sharding: Any, shape: Sequence[int], world: int = 0) -> Layout:
     placements, order = ["R"] * len(axes), []
     for dim, names in enumerate(spec):
         for name in () if names is None else (names,) if isinstance(names, str) else tuple(names):
-            if name not in axes:
-                raise TypeError(f"axis {name} in {spec}: a mesh of {axes}")
             placements[axes.index(name)] = f"S{dim}"
             order.append(axes.index(name))  # the first of a tuple cuts first
     order += [axis for axis in range(len(axes)) if axis not in order]

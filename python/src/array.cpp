@@ -267,14 +267,13 @@ nb::object array_in(reshard_tensor tensor, nb::handle stream, nb::handle like) {
   return like.is_none() ? made : nb::object(nb::module_::import_("torch").attr("from_dlpack")(made));
 }
 
-namespace {
-
-std::string given_text(nb::handle given) {
+static std::string given_text(nb::handle given) {
   return is_list(given) ? text_of(nb::len(given), " arrays") : std::string("one array");
 }
 
 // The thing given for each entry. One entry may be given bare.
-std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buffer, const char *side, int64_t rank) {
+static std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buffer, const char *side,
+                                         int64_t rank) {
   std::vector<nb::object> list;
   if (is_list(given))
     list = nb::cast<std::vector<nb::object>>(given);
@@ -286,7 +285,7 @@ std::vector<nb::object> per_entry(nb::handle given, size_t entries, bool one_buf
 }
 
 // One array, where `want` is due.
-Array taken(const Array &want, nb::handle object, const What &what, bool write, int gpu) {
+static Array taken(const Array &want, nb::handle object, const What &what, bool write, int gpu) {
   const bool nothing = want.elements() == 0;
   Array a;
   a.dtype = want.dtype;
@@ -309,8 +308,6 @@ Array taken(const Array &want, nb::handle object, const What &what, bool write, 
   a.flat = want.flat;
   return a;
 }
-
-} // namespace
 
 // The buffers of a rank, without memory; with blocks those of their scales.
 static std::vector<Array> shapes_of(const Layout &layout, int64_t rank, const int64_t *block) {
