@@ -1,7 +1,6 @@
 /* Prints the results of a benchmark: a table in the manner of nccl-tests, JSON and CSV. */
 #include "bench/bench/report.h"
 #include "bench/bench/time.h"
-#include "exec/path.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -49,7 +48,7 @@ void bench_print_head(const bench_state *b, const machine *m) {
     printf("\n# %s, %d cores, %s, %d copy threads", m->processor, m->cores, m->isa, b->s.threads);
   printf("; %lld rank%s of %lld process%s by %s; path %s, workspace limit %s", (long long)b->s.world,
          b->s.world == 1 ? "" : "s", (long long)b->s.processes.n, b->s.processes.n == 1 ? "" : "es", b->s.comm,
-         rs_path_name(o->path), cli_limit_text(limit, o->workspace));
+         reshard_path_string(o->path), cli_limit_text(limit, o->workspace));
   print_ways(b);
   printf("\n# %lld iteration%s after %lld to warm up; time: median; memcpy: straight copy of %s,\n"
          "# alternating with ours, median where it has 3/4 of its best speed; ratio: its time / ours, median of these "
@@ -293,7 +292,7 @@ void bench_json_head(rs_json *j, const bench_state *b, const machine *m) {
   }
   rs_json_string(j, "comm", b->s.comm);
   rs_json_int(j, "processes", b->s.processes.n);
-  rs_json_string(j, "path", rs_path_name(o->path));
+  rs_json_string(j, "path", reshard_path_string(o->path));
   if (o->topology != NULL)
     rs_json_string(j, "topology", o->topology);
   rs_json_ints(j, {"workspace_bytes", o->workspace}, {"threads", b->s.threads}, {"iterations", o->iterations},

@@ -10,7 +10,6 @@
 #include "bench/bench/record.h"
 #include "bench/bench/time.h"
 #include "bench/cli/topology.h"
-#include "exec/path.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -225,7 +224,7 @@ static void describe_row(bench_state *b, int64_t local, reshard_plan plan) {
   row->busiest_bound = lacks > alone ? lacks : alone;
   if (local != 0)
     return;
-  row->path = rs_path_name(taken.path);
+  row->path = reshard_path_string(taken.path);
   row->collective = reshard_collective_string(taken.collective);
   snprintf(row->why, sizeof row->why, "%s", taken.collective_why);
 }

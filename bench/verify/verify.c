@@ -66,7 +66,7 @@ int command_verify(int argc, char **argv) {
     cli_exit(EXIT_USAGE, "--seconds: %lld processes would not end with the same case", (long long)where.processes.n);
   session_connect(&where, remote ? o.ranks : 0);
   if (remote && reached && rs_path_find(where.comms[0], o.path) == NULL)
-    cli_exit(EXIT_LACKING, "--path %s: the ranks that --comm %s connects here have none", rs_path_name(o.path),
+    cli_exit(EXIT_LACKING, "--path %s: the ranks that --comm %s connects here have none", reshard_path_string(o.path),
              where.comm);
   int64_t world = remote ? reshard_comm_size(where.comms[0]) : o.ranks;
   if (o.topology != NULL && world == 0)
@@ -84,7 +84,7 @@ int command_verify(int argc, char **argv) {
   if (o.threads > 0)
     cli_add(&reproduce, " --threads %lld", (long long)o.threads);
   if (o.path != RESHARD_PATH_AUTO)
-    cli_add(&reproduce, " --path %s", rs_path_name(o.path));
+    cli_add(&reproduce, " --path %s", reshard_path_string(o.path));
   if (o.dtype != NULL)
     cli_add(&reproduce, " --dtype %s", o.dtype);
   if (o.dst_dtype != NULL)

@@ -47,13 +47,5 @@ extern const rs_path_ops rs_direct_path, rs_mixed_path, rs_packed_path;
 
 /* The first path of the table that is applicable and is the one asked for; NULL: there is none. */
 const rs_path_ops *rs_path_find(reshard_comm comm, reshard_path asked);
-static inline const char *rs_path_name(reshard_path number) {
-  switch (number) {
-  case RESHARD_PATH_DIRECT: return "direct";
-  case RESHARD_PATH_PACKED: return "packed";
-  case RESHARD_PATH_MIXED: return "mixed";
-  default: return "auto";
-  }
-}
 
 #endif

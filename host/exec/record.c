@@ -2,7 +2,6 @@
 #include "exec/record.h"
 
 #include "exec/descriptor.h"
-#include "exec/path.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +57,8 @@ static reshard_status error_options(reshard_comm comm, const struct reshard_plan
   for (int64_t r = 1; r < n; r++)
     if (all[r].path != all[0].path)
       return rs_error(RESHARD_ERROR_MISMATCH, "path %s on rank 0, %s on rank %lld",
-                      rs_path_name((reshard_path)all[0].path), rs_path_name((reshard_path)all[r].path), (long long)r);
+                      reshard_path_string((reshard_path)all[0].path), reshard_path_string((reshard_path)all[r].path),
+                      (long long)r);
   for (int64_t r = 1; r < n; r++)
     if (all[r].use != all[0].use)
       return rs_error(RESHARD_ERROR_MISMATCH, "use of collectives %s on rank 0, %s on rank %lld", uses[all[0].use],

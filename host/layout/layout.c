@@ -86,6 +86,10 @@ reshard_status reshard_layout_extend(reshard_layout layout, int64_t world, resha
 reshard_layout_kind reshard_layout_get_kind(reshard_layout layout) {
   return layout != NULL ? layout->kind : RESHARD_LAYOUT_KIND_COUNT;
 }
+const char *reshard_layout_kind_string(reshard_layout_kind kind) {
+  static const char *const names[] = {"chunk", "mesh", "cyclic", "single", "flat", "boxes"};
+  return (int)kind >= 0 && kind < RESHARD_LAYOUT_KIND_COUNT ? names[kind] : "unknown";
+}
 int64_t reshard_layout_world(reshard_layout layout) { return layout != NULL ? layout->world : 0; }
 int reshard_layout_ndim(reshard_layout layout) { return layout != NULL ? layout->ndim : 0; }
 const int64_t *reshard_layout_shape(reshard_layout layout) { return layout != NULL ? layout->shape : NULL; }

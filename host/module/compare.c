@@ -6,7 +6,6 @@
  * records and so come to the same text. */
 #include "base/text.h"
 #include "exec/differ.h"
-#include "exec/path.h"
 #include "module/module.h"
 
 #include <stdio.h>
@@ -129,7 +128,8 @@ static reshard_status compare_calls(reshard_comm comm, const char *call, const c
                       (long long)all[0].bucket, (long long)all[r].bucket, (long long)r);
     if (all[r].path != all[0].path)
       return rs_error(RESHARD_ERROR_MISMATCH, "%s: path %s on rank 0, %s on rank %lld", call,
-                      rs_path_name((reshard_path)all[0].path), rs_path_name((reshard_path)all[r].path), (long long)r);
+                      reshard_path_string((reshard_path)all[0].path), reshard_path_string((reshard_path)all[r].path),
+                      (long long)r);
   }
   return RESHARD_SUCCESS;
 }

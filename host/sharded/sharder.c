@@ -7,7 +7,6 @@
  * succeeds on one rank does so on all, and it alone puts its plan first. Local calls have a cache of their own. */
 #include "sharded/sharder.h"
 
-#include "exec/path.h"
 #include "metadata/group.h"
 #include "plan/topology.h"
 
@@ -129,7 +128,8 @@ static reshard_status compare_terms(const rs_record *zero, const rs_record *othe
     return rs_error_differ("cached_plans", 0, values[0], rank, values[1]);
   }
   if (a->path != b->path)
-    return rs_error_differ("path", 0, rs_path_name((reshard_path)a->path), rank, rs_path_name((reshard_path)b->path));
+    return rs_error_differ("path", 0, reshard_path_string((reshard_path)a->path), rank,
+                           reshard_path_string((reshard_path)b->path));
   return RESHARD_SUCCESS;
 }
 

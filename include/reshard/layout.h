@@ -172,6 +172,8 @@ RESHARD_API void reshard_layout_release(reshard_layout layout);
 RESHARD_API reshard_status reshard_layout_print(reshard_layout layout, char *text, size_t size, size_t *needed);
 
 RESHARD_API reshard_layout_kind reshard_layout_get_kind(reshard_layout layout);
+/* "chunk", "mesh", "cyclic", "single", "flat", "boxes"; "unknown" else. Static lifetime. */
+RESHARD_API const char *reshard_layout_kind_string(reshard_layout_kind kind);
 RESHARD_API int64_t reshard_layout_world(reshard_layout layout);
 RESHARD_API int reshard_layout_ndim(reshard_layout layout);
 /* ndim extents. Borrowed: lives as long as the layout. */

@@ -44,6 +44,10 @@ typedef enum reshard_path {
   RESHARD_PATH_PACKED, /* pack, exchange, unpack */
   RESHARD_PATH_MIXED   /* direct from ranks of this node, packed to and from the others, in one execute */
 } reshard_path;
+/* "auto", "direct", "packed", "mixed"; "unknown" else. Static lifetime. */
+RESHARD_API const char *reshard_path_string(reshard_path path);
+/* Reads such a name. Errors: RESHARD_ERROR_INVALID with the text and the names. */
+RESHARD_API reshard_status reshard_path_parse(const char *text, reshard_path *path);
 
 /* Choice of one call of the communicator for messages that are a collective together (reshard_collective). One call is
  * possible on the packed path where all ranks' plans agree, and its own staging, if any, is within the workspace limit.

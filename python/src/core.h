@@ -225,9 +225,6 @@ struct Layout : Owned<reshard_layout, reshard_layout_release> {
   IntTuple shape() const { return tuple_of(ndim(), reshard_layout_shape(handle)); }
   std::string text() const { return printed(reshard_layout_print, handle); }
   int64_t count(int64_t rank) const { return got<int64_t>(reshard_layout_array_count, handle, rank); }
-  reshard_array_info array(int64_t rank, int64_t i) const {
-    return got<reshard_array_info>(reshard_layout_array, handle, rank, i);
-  }
   // Without memory: of a rank's array, of all its elements (flat), of its arrays side by side (parts that ranks share).
   const std::vector<Array> &buffers(int64_t rank) const;
   // The value of a rank, as a caller has it: a list of its buffers for boxes, else the only one. None: it is not named.

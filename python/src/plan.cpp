@@ -49,7 +49,7 @@ Layout boxes(const Shape &shape, int64_t world, const std::vector<std::tuple<int
 std::vector<std::tuple<IntTuple, int64_t, int64_t>> arrays(const Layout &l, int64_t rank) {
   std::vector<std::tuple<IntTuple, int64_t, int64_t>> all;
   for (int64_t i = 0, n = l.count(rank); i < n; i++) {
-    const reshard_array_info info = l.array(rank, i);
+    const auto info = got<reshard_array_info>(reshard_layout_array, l.handle, rank, i);
     all.emplace_back(tuple_of(l.ndim(), info.shape), info.buffer, info.offset);
   }
   return all;
@@ -73,10 +73,7 @@ std::vector<std::pair<int64_t, int64_t>> intervals(const Layout &l, int64_t rank
   return pairs;
 }
 
-const char *kind(const Layout &l) {
-  static const char *const kinds[] = {"chunk", "mesh", "cyclic", "single", "flat", "boxes"};
-  return kinds[l.kind()];
-}
+const char *kind(const Layout &l) { return reshard_layout_kind_string(l.kind()); }
 std::string shown(const Layout &l) {
   return text_of("reshard.Layout('", l.text(), "', ", nb::repr(l.shape()).c_str(), ", ", l.world(), ")");
 }

@@ -55,15 +55,6 @@ void end_transfer(Transfer &t) {
 
 namespace {
 
-const char *const paths[] = {"auto", "direct", "packed", "mixed"};
-
-reshard_path path_of(const std::string &text) {
-  const auto *found = std::find(std::begin(paths), std::end(paths), text);
-  if (found == std::end(paths))
-    invalid("path '", text, "': auto, direct, packed or mixed");
-  return reshard_path(found - paths);
-}
-
 Arrays take_arrays(const Transfer &t, const Comm &comm, nb::handle src, nb::handle dst) {
   std::vector<nb::object> srcs = of_ranks(comm, src, "src"), dsts = of_ranks(comm, dst, "dst");
   Arrays all;
@@ -105,7 +96,7 @@ Transfer *make_transfer(nb::handle plan, nb::handle comm_object, nb::handle src,
       if (limit)
         t->plans[i] = nb::cast(make_plan(p.entries, p.rank, limit));
       plans.push_back(nb::inst_ptr<Plan>(t->plans[i])->handle);
-      options[i].path = path_of(path), list.push_back(&options[i]);
+      options[i].path = got<reshard_path>(reshard_path_parse, c_text(path, "path")), list.push_back(&options[i]);
       if (workspaces[i].is_none())
         continue;
       const Array &a = t->workspaces.emplace_back(array_of(workspaces[i], {"workspace"}));
@@ -158,7 +149,7 @@ void rebind(Transfer &t, nb::handle src, nb::handle dst) {
 
 Report info(Transfer &t) {
   const auto i = got<reshard_transfer_info>(reshard_transfer_get_info, t.handles[0]);
-  return report_of("path"_a = paths[i.path], "collective"_a = reshard_collective_string(i.collective),
+  return report_of("path"_a = reshard_path_string(i.path), "collective"_a = reshard_collective_string(i.collective),
                    FIELD(i, workspace_bytes), FIELD(i, copies), FIELD(i, rounds), FIELD(i, packs_skipped),
                    FIELD(i, unpacks_skipped), FIELD(i, collective_why), FIELD(i, workspace_limit),
                    FIELD(i, least_rounds));

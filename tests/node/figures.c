@@ -4,8 +4,8 @@
  * usage: node_figures RANKS FIGURE TURNS, or mpirun -n RANKS mpi_figures FIGURE TURNS. FIGURE: redistribute, matrix,
  * private, small, small_private or sync. */
 #define _GNU_SOURCE
+#include "comm/comm.h"
 #include "device/cpu/cpu.h"
-#include "exec/path.h"
 #include "support/processes/check_ranks.h"
 #include "support/processes/world.h"
 
@@ -231,7 +231,7 @@ static void print_redistribute(const matrix *m, int turns, call_sums *execute, c
   CHECK(reshard_transfer_get_info(m->transfer, &info) == RESHARD_SUCCESS, "info");
   for (int i = 0; i < turns; i++)
     beyond[i] = ours->us[i] - execute->us[i];
-  printf("redistribute: %s | %s | %d | %lld | %.1f | %.1f", world_name, rs_path_name(info.path), size,
+  printf("redistribute: %s | %s | %d | %lld | %.1f | %.1f", world_name, reshard_path_string(info.path), size,
          (long long)(m->bytes * size >> 10), median_of(turns, execute->us), median_of(turns, beyond));
   printf(" | %.1f / %.1f | %.2f / %.2f | ", per_call(execute, execute->meetings), per_call(ours, ours->meetings),
          per_call(execute, execute->waits), per_call(ours, ours->waits));

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 static void add_path(rs_text *out, const struct reshard_transfer_s *t) {
-  rs_text_add(out, ", path %s: ", rs_path_name(t->path->number));
+  rs_text_add(out, ", path %s: ", reshard_path_string(t->path->number));
   if (t->choice.only)
     rs_text_add(out, "as asked");
   else if (t->choice.left != NULL && t->choice.left_by >= 0)

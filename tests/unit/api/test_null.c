@@ -55,6 +55,7 @@ CASE(null_is_refused_by_calls_of_device) {
 CASE(null_is_refused_by_calls_of_dtype) {
   for (int all = 0; all < 2; all++) {
     REFUSED(reshard_dtype_parse(TEXT, ROOM));
+    REFUSED(reshard_path_parse(TEXT, ROOM));
     REFUSED(reshard_dtype_parse_blocks(TEXT, ROOM, ROOM));
   }
 }

@@ -10,6 +10,20 @@ enum { PATIENCE = 60000 };
 
 static const reshard_path paths[2] = {RESHARD_PATH_DIRECT, RESHARD_PATH_PACKED};
 
+CASE(paths_have_names_that_are_read_again) {
+  for (int p = RESHARD_PATH_AUTO; p <= RESHARD_PATH_MIXED; p++) {
+    reshard_path path = (reshard_path)9;
+    assert_int_equal(reshard_path_parse(reshard_path_string((reshard_path)p), &path), RESHARD_SUCCESS);
+    assert_int_equal(path, p);
+  }
+  reshard_path path = RESHARD_PATH_MIXED;
+  assert_string_equal(reshard_path_string(RESHARD_PATH_DIRECT), "direct");
+  assert_string_equal(reshard_path_string((reshard_path)9), "unknown");
+  assert_int_equal(reshard_path_parse("Direct", &path), RESHARD_ERROR_INVALID);
+  assert_string_equal(reshard_last_error(), "unknown path 'Direct': auto, direct, packed or mixed");
+  assert_int_equal(path, RESHARD_PATH_MIXED);
+}
+
 CASE(null_is_refused) {
   rows_to_columns s;
   rows_to_columns_open(&s, 1, PATIENCE, RESHARD_PATH_AUTO, NULL);

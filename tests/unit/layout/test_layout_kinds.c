@@ -86,6 +86,15 @@ static void check_flat(int ndim, const int64_t *shape, int64_t world, int64_t n,
   reshard_layout_release(layout);
 }
 
+CASE(kinds_have_names) {
+  const int64_t shape[1] = {4};
+  reshard_layout l = layout_from_text("cyclic(2;1)", 1, shape, 2);
+  assert_string_equal(reshard_layout_kind_string(reshard_layout_get_kind(l)), "cyclic");
+  assert_string_equal(reshard_layout_kind_string(RESHARD_LAYOUT_SINGLE), "single");
+  assert_string_equal(reshard_layout_kind_string(reshard_layout_get_kind(NULL)), "unknown");
+  reshard_layout_release(l);
+}
+
 CASE(flat_layouts_cut_elements_in_order) {
   const int64_t ranks[6] = {3, 4, 5, 2, 1, 0};
   for (int64_t n = 1; n <= 6; n++) {
