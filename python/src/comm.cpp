@@ -29,18 +29,15 @@ struct Place : Owned<reshard_device, reshard_device_release> {
   int gpu = ON_CPU;
 };
 
-struct Gather { // an all-gather of the caller's, in Python
-  nb::object call;
-  int64_t n;
-};
+using Gather = std::pair<nb::object, int64_t>; // an all-gather of the caller's, in Python, of so many ranks
 
 reshard_status gather(void *user, const void *mine, size_t bytes, void *all) {
   const Gather &g = *static_cast<Gather *>(user);
   return reshard_status(in_python(RESHARD_ERROR_PEER, [&] {
-    nb::object given = g.call(nb::bytes(static_cast<const char *>(mine), bytes));
+    nb::object given = g.first(nb::bytes(static_cast<const char *>(mine), bytes));
     nb::bytes joined = is_list(given) ? nb::bytes(nb::bytes("", 0).attr("join")(given)) : nb::bytes(given);
-    if (joined.size() != size_t(g.n) * bytes)
-      invalid("the all-gather returned ", joined.size(), " bytes, not ", g.n, " x ", bytes);
+    if (joined.size() != size_t(g.second) * bytes)
+      invalid("the all-gather returned ", joined.size(), " bytes, not ", g.second, " x ", bytes);
     std::memcpy(all, joined.c_str(), joined.size());
   }));
 }
