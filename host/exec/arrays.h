@@ -25,8 +25,7 @@ typedef RS_VEC(rs_extent) rs_extents;
 
 /* RESHARD_ERROR_INVALID naming a destination and the source or destination that shares a byte with it, of one rank or
  * of several. Entries of a rank whose regions in the destination are disjoint may name the same array: q, k, v into
- * qkv. Sorts the list. The strides of a
- * destination are those of rs_arrays_bind: none overlaps itself. */
+ * qkv. Sorts the list. The strides of a destination are those of rs_arrays_bind: none overlaps itself. */
 reshard_status rs_check_overlap(rs_extents *all);
 
 /* The user's arrays: one per buffer of this rank, in the order of the plan's entries. */

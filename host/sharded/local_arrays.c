@@ -22,6 +22,13 @@ void rs_local_arrays_free(rs_local_arrays *local) {
   *local = (rs_local_arrays){0};
 }
 
+static void set_flags(const rs_local_arrays *local, const reshard_properties *properties) {
+  for (int64_t i = 0; i < local->n; i++) {
+    reshard_tensor_set_requires_grad(local->arrays[i], properties->requires_grad);
+    reshard_tensor_set_pin_memory(local->arrays[i], properties->pin_memory);
+  }
+}
+
 static reshard_status create_bundle(reshard_device device, reshard_layout layout, int64_t rank,
                                     const reshard_properties *properties, void *stream, rs_local_arrays *local) {
   int64_t elements;
@@ -59,10 +66,7 @@ reshard_status rs_local_arrays_create(reshard_device device, reshard_layout layo
   bool bundles = rs_layout_bundles(layout);
   RS_TRY_OR((bundles ? create_bundle : create_arrays)(device, layout, rank, properties, stream, &made),
             rs_local_arrays_free(&made));
-  for (int64_t i = 0; i < n; i++) {
-    reshard_tensor_set_requires_grad(made.arrays[i], properties->requires_grad);
-    reshard_tensor_set_pin_memory(made.arrays[i], properties->pin_memory);
-  }
+  set_flags(&made, properties);
   *local = made;
   return RESHARD_SUCCESS;
 }
@@ -211,23 +215,26 @@ static reshard_status wrap_array(reshard_device device, reshard_layout layout, i
   }
   reshard_status status = RESHARD_SUCCESS;
   if (!whole->info.contiguous)
-    status = rs_error(RESHARD_ERROR_INVALID, "buffer %lld of rank %lld is not contiguous, and has several arrays",
+    status = rs_error(RESHARD_ERROR_INVALID,
+                      "buffer %lld of rank %lld is not contiguous, as flat pieces and buffers of several arrays are",
                       (long long)a.buffer, (long long)rank);
   RS_THEN(status, reshard_tensor_as_strided(whole, reshard_layout_ndim(layout), a.shape, a.strides, a.offset, array));
   reshard_tensor_release(whole);
   return status;
 }
 
-reshard_status rs_local_arrays_over(reshard_device device, reshard_layout layout, int64_t rank, reshard_dtype dtype,
-                                    void *const *buffers, const int64_t *const *strides, rs_local_arrays *local) {
+reshard_status rs_local_arrays_over(reshard_device device, reshard_layout layout, int64_t rank,
+                                    const reshard_properties *properties, void *const *buffers,
+                                    const int64_t *const *strides, rs_local_arrays *local) {
   int64_t n;
   RS_TRY(reshard_layout_array_count(layout, rank, &n));
   if (n > 0)
     RS_TRY(RS_GIVEN("reshard_sharded_tensor_from_buffers", buffers));
   RS_TRY(alloc_arrays(layout, n, local));
   for (int64_t i = 0; i < n; i++)
-    RS_TRY_OR(wrap_array(device, layout, rank, dtype, buffers, strides, i, &local->arrays[i]),
+    RS_TRY_OR(wrap_array(device, layout, rank, properties->dtype, buffers, strides, i, &local->arrays[i]),
               rs_local_arrays_free(local));
+  set_flags(local, properties);
   return RESHARD_SUCCESS;
 }
 

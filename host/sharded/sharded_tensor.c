@@ -170,11 +170,7 @@ reshard_status reshard_sharded_tensor_from_buffers(reshard_sharder s, reshard_la
   rs_local_arrays local;
   RS_TRY(rs_check_new(call, s, layout, properties));
   RS_TRY(RS_GIVEN(call, tensor));
-  RS_TRY(rs_local_arrays_over(s->device, layout, s->comm->rank, properties->dtype, buffers, strides, &local));
-  for (int64_t i = 0; i < local.n; i++) {
-    reshard_tensor_set_requires_grad(local.arrays[i], properties->requires_grad);
-    reshard_tensor_set_pin_memory(local.arrays[i], properties->pin_memory);
-  }
+  RS_TRY(rs_local_arrays_over(s->device, layout, s->comm->rank, properties, buffers, strides, &local));
   return build_tensor(s, properties, &local, tensor);
 }
 
@@ -258,9 +254,16 @@ reshard_status reshard_sharded_tensor_buffer(reshard_sharded_tensor tensor, int6
     if (a.buffer != buffer || a.elements == 0)
       continue;
     const reshard_tensor_info *info = &local->arrays[i]->info;
+    const int64_t begin = info->offset - a.offset, bytes = (int64_t)local->arrays[i]->storage->bytes;
+    int64_t elements;
+    RS_TRY(reshard_layout_buffer_elements(local->layout, rank, buffer, &elements));
+    if (rs_layout_bundles(local->layout) && bytes > 0 &&
+        (begin < 0 || (begin + elements) * (int64_t)reshard_dtype_size(info->dtype) > bytes))
+      return rs_error(RESHARD_ERROR_INVALID,
+                      "buffer %lld of rank %lld: its arrays were given one by one, in memory of their own",
+                      (long long)buffer, (long long)rank);
     return reshard_tensor_as_strided(local->arrays[i], ndim, shape,
-                                     rs_layout_bundles(local->layout) ? NULL : info->strides, info->offset - a.offset,
-                                     view);
+                                     rs_layout_bundles(local->layout) ? NULL : info->strides, begin, view);
   }
   return reshard_tensor_create_on(tensor->sharder->device, reshard_metadata_properties(tensor->metadata).dtype, ndim,
                                   shape, NULL, view);

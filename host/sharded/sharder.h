@@ -27,8 +27,9 @@ reshard_status rs_local_arrays_fill(reshard_device device, const rs_local_arrays
 reshard_status rs_local_arrays_wrap(const char *what, reshard_layout layout, int64_t rank, reshard_dtype dtype,
                                     int64_t n, reshard_tensor const *tensors, rs_local_arrays *local);
 /* The same of views of the buffers, as reshard_sharded_tensor_from_buffers has them. */
-reshard_status rs_local_arrays_over(reshard_device device, reshard_layout layout, int64_t rank, reshard_dtype dtype,
-                                    void *const *buffers, const int64_t *const *strides, rs_local_arrays *local);
+reshard_status rs_local_arrays_over(reshard_device device, reshard_layout layout, int64_t rank,
+                                    const reshard_properties *properties, void *const *buffers,
+                                    const int64_t *const *strides, rs_local_arrays *local);
 void rs_local_arrays_free(rs_local_arrays *local);
 int64_t rs_local_arrays_bytes(const rs_local_arrays *local);
 /* A function that maps local tensors, as reshard_tree_type.map_tensors has it (map_tensors.c). */

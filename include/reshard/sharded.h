@@ -128,9 +128,9 @@ RESHARD_API reshard_status reshard_sharded_tensor_from_buffers(reshard_sharder s
                                                                const reshard_properties *properties,
                                                                void *const *buffers, const int64_t *const *strides,
                                                                reshard_sharded_tensor *tensor);
-/* Makes a view of a buffer of this rank: its one array, or all of its arrays that lie there. Local. One that holds
- * nothing is a new tensor without elements. Arrays that were given one by one have no buffer together
- * (RESHARD_ERROR_INVALID). */
+/* Makes a view of a buffer of this rank: its one array, or all of its arrays that lie there. Local. The view of a
+ * buffer that holds nothing is a new tensor without elements. RESHARD_ERROR_INVALID: several arrays that were given one
+ * by one, each in memory of its own. */
 RESHARD_API reshard_status reshard_sharded_tensor_buffer(reshard_sharded_tensor tensor, int64_t buffer,
                                                          reshard_tensor *view);
 /* Allocates this rank's part of a layout over the communicator's ranks. Local.

@@ -86,8 +86,8 @@ RESHARD_API reshard_status reshard_transfer_create(reshard_plan plan, reshard_co
                                                    const reshard_transfer_options *options, reshard_transfer *transfer);
 
 /* Makes the transfers of all ranks of this process from one thread, as reshard_execute_all executes them. Collective.
- * All are made, or none, and nothing is written. Also refused is a destination of a rank that overlaps a source or a
- * destination of another one (RESHARD_ERROR_INVALID, which names both).
+ * All are made, or none, and nothing is written. A destination that overlaps a source or a destination of another
+ * rank is RESHARD_ERROR_INVALID, which names both.
  *
  * - plans, comms: [n], one of each local rank, in any order of the ranks; element i of all lists is of one rank.
  * - arrays, options: [n], as of reshard_transfer_create. A NULL list or element: no arrays (of ranks that hold

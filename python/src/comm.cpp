@@ -146,7 +146,7 @@ reshard_device device_of(Comm &comm) {
   if (comm.device == nullptr) {
     reshard_device_options options = RESHARD_DEVICE_OPTIONS_DEFAULTS;
     options.shared = comm.local ? 0 : 1;
-    options.threads = 1; // it moves nothing itself
+    options.threads = 1, options.keep_bytes = comm.local ? -1 : 0; // it moves nothing; what is not shared goes back
     const std::string name = comm.streams() ? "cuda:" + std::to_string(comm.gpu) : "cpu";
     comm.device = got<reshard_device>(reshard_device_create, name.c_str(), &options);
   }
@@ -240,7 +240,7 @@ void bind_comm(nb::module_ &m) {
         "device: of this rank's arrays, as \"cuda:1\"; None: the CPU.");
   m.def("from_nccl", &from_nccl, "comm"_a, nb::kw_only(), "timeout"_n, "device"_n,
         "Wraps an ncclComm_t: its address, or an object that has it as .ptr. Borrowed. device: the GPU that it is on,\n"
-        "which `empty` and `redistribute` want to know.");
+        "which `empty` wants to know.");
   m.def("_nccl_id", &nccl_id);
   m.def("_create_nccl", &create_nccl, "id"_a, "n"_a, "rank"_a, "timeout"_n, "device"_n);
   m.def("empty", &empty, "shape"_a, "dtype"_a, "comm"_a, nb::kw_only(), "stream"_n,

@@ -11,6 +11,10 @@
 /* Of jansson 2.13 and later, with what malloc adds. */
 enum { OBJECT = 232, ARRAY = 136, KEY = 104, STRING = 80, NUMBER = 32, ITEM = 16 };
 
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_of_number(char c) { return is_digit(c) || c == '+' || c == '-' || c == '.' || (c | 32) == 'e'; }
+
 int64_t rs_json_memory(const char *text, int64_t size) {
   int64_t bytes = 0;
   for (const char *at = text, *end = text + size; at < end; at++) {
@@ -19,12 +23,12 @@ int64_t rs_json_memory(const char *text, int64_t size) {
       while (at < end && *at != '"')
         at += *at == '\\' && at + 1 < end ? 2 : 1;
       const char *next = at + 1;
-      while (next < end && strchr(" \t\r\n", *next) != NULL && *next != '\0')
+      while (next < end && is_blank(*next))
         next++;
       bytes += at - begin + (next < end && *next == ':' ? KEY : STRING);
-    } else if (*at == '-' || (*at >= '0' && *at <= '9')) {
+    } else if (*at == '-' || is_digit(*at)) {
       bytes += NUMBER;
-      while (at + 1 < end && at[1] != '\0' && strchr("0123456789+-.eE", at[1]) != NULL)
+      while (at + 1 < end && is_of_number(at[1]))
         at++;
     } else {
       bytes += *at == '{' ? OBJECT : *at == '[' ? ARRAY : *at == ',' ? ITEM : 0;
@@ -61,8 +65,6 @@ typedef struct member_scan {
   const char *text;
   int64_t size, at; /* behind '{' or ',' */
 } member_scan;
-
-static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 /* *end: where the next member ends, at a ',' or the last '}'. *named: a string stands in it. False where there is no
  * such end. */

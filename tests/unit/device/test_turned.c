@@ -308,7 +308,7 @@ CASE(casts_in_any_order_of_memory_are_those_of_the_definition) {
   }
 }
 
-/* Some at once, where their destinations begin alike in their lines. */
+/* Several rows take turns where their destinations begin alike in their lines. */
 CASE(long_rows_far_apart_are_cast_past_the_cache) {
   for (int64_t i = 0, n = test_scaled(72, 36); i < n; i++) {
     rng r;

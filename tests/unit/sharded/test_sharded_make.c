@@ -324,10 +324,23 @@ CASE(buffers_of_a_rank_are_wrapped_and_found_again) {
       reshard_tensor_release(view);
       FAILS_WITH(reshard_sharded_tensor_buffer(t, 1, &view), RESHARD_ERROR_INVALID, "which has 1");
       reshard_sharded_tensor_release(t);
+      reshard_tensor apart[2];
+      for (int64_t k = 0; k < 2 && i == 2; k++) { /* beside one another, and no view has both */
+        reshard_array_info a;
+        GOOD(reshard_layout_array(layout, rank, k, &a));
+        GOOD(reshard_tensor_wrap(RESHARD_F32, 2, a.shape, NULL, memory + a.offset, NULL, NULL, &apart[k]));
+      }
+      if (i == 2) {
+        GOOD(reshard_sharded_tensor_from_layout(s, layout, &f32, 2, apart, &t));
+        FAILS_WITH(reshard_sharded_tensor_buffer(t, 0, &view), RESHARD_ERROR_INVALID, "were given one by one");
+        reshard_sharded_tensor_release(t);
+        reshard_tensor_release(apart[0]);
+        reshard_tensor_release(apart[1]);
+      }
       strides = (int64_t[]){2, 2};
       if ((i == 1 || i == 2) && elements > 1)
         FAILS_WITH(reshard_sharded_tensor_from_buffers(s, layout, &f32, &at, &strides, &t), RESHARD_ERROR_INVALID,
-                   "is not contiguous, and has several arrays");
+                   "is not contiguous, as flat pieces and buffers of several arrays are");
       reshard_layout_release(layout);
     }
   sharded_ranks_close(&p);

@@ -15,9 +15,9 @@ static inline int rs_cast_index(reshard_dtype dtype) { return (int)dtype - RESHA
 /* n numbers at any addresses; dst == src where both have as many bytes, else they do not overlap. In the default
  * floating-point environment. */
 typedef void (*rs_cast_kernel)(char *dst, const char *src, int64_t n);
-/* Runs of numbers, and the bytes from one to the next; what would be next is read soon, and prefetched. */
+/* Runs of numbers, and the bytes from one to the next. As many behind them are prefetched: they are read soon. */
 typedef struct rs_cast_runs {
-  int64_t n, dst, src;
+  int64_t count, dst, src;
 } rs_cast_runs;
 /* n numbers of each run, apart. */
 typedef void (*rs_cast_past)(char *dst, const char *src, int64_t n, const rs_cast_runs *runs);

@@ -151,11 +151,10 @@ ALWAYS_INLINE void store_f64(char *dst, f32_bits bits) {
 /* --- Stores past the cache ------------------------------------------------------------------------------- */
 
 enum {
-  LINE_BYTES = 64, /* of a line of the destination */
-  AHEAD = 4096,    /* bytes of the source that are prefetched of one run */
-  FAR_RUNS = 8,    /* that take turns: hardware needs some lines of a page before it foresees the rest */
-  FAR_BLOCK = 256, /* bytes of each in turn, or two lines of the destination */
-  FAR_AHEAD = 2048,
+  LINE_BYTES = 64,  /* of a line of the destination */
+  AHEAD = 4096,     /* bytes of the source that are prefetched of one run */
+  FAR_BLOCK = 256,  /* bytes of each run in turn, or two lines of the destination */
+  FAR_AHEAD = 2048, /* bytes that are prefetched of each of several */
 };
 
 #if defined(__AVX512F__)
@@ -188,25 +187,22 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
     enum { NUMBERS = LINE_BYTES / BYTES_##to, STEP = NUMBERS * BYTES_##from }; \
     enum { LINES = (int)STEP < (int)FAR_BLOCK / 2 ? FAR_BLOCK / STEP : 2 }; \
     const int64_t lines = n / NUMBERS; \
-    for (int64_t run = 0, runs; run < w->n; run += runs, src += runs * w->src, dst += runs * w->dst) { \
-      runs = w->n - run < FAR_RUNS ? w->n - run : FAR_RUNS; \
-      int64_t soon = (runs > 1 ? FAR_AHEAD : AHEAD) / STEP; \
-      soon = soon < lines ? soon : lines; /* the same of the next runs */ \
-      for (int64_t at = 0, part; at < lines; at += part) { \
-        part = lines - at < LINES ? lines - at : LINES; \
-        const char *ahead = src + (at + soon) * STEP; \
-        ahead = at + soon < lines ? ahead : ahead - lines * STEP + runs * w->src; \
-        for (int64_t k = 0; k < runs; k++) \
-          for (int64_t i = at; i < at + part; i++) { \
-            _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
-            const char *from_line = src + k * w->src + i * STEP; \
-            for (int byte = 0; byte < STEP; byte += LINE_BYTES) \
-              __builtin_prefetch(ahead + k * w->src + (i - at) * STEP + byte, 0, 2); \
-            EACH_FROM(j, lanes(line, from_line, NUMBERS), NUMBERS) \
-            store_##to(line + j * BYTES_##to, load_##from(from_line + j * BYTES_##from)); \
-            stream_line(dst + k * w->dst + i * LINE_BYTES, line); \
-          } \
-      } \
+    int64_t soon = (w->count > 1 ? FAR_AHEAD : AHEAD) / STEP; \
+    soon = soon < lines ? soon : lines; /* of runs so short, those of the next turn */ \
+    for (int64_t at = 0, part; at < lines; at += part) { \
+      part = lines - at < LINES ? lines - at : LINES; \
+      const char *ahead = src + (at + soon) * STEP; \
+      ahead = at + soon < lines ? ahead : ahead - lines * STEP + w->count * w->src; \
+      for (int64_t k = 0; k < w->count; k++) \
+        for (int64_t i = at; i < at + part; i++) { \
+          _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
+          const char *from_line = src + k * w->src + i * STEP; \
+          for (int byte = 0; byte < STEP; byte += LINE_BYTES) \
+            __builtin_prefetch(ahead + k * w->src + (i - at) * STEP + byte, 0, 2); \
+          EACH_FROM(j, lanes(line, from_line, NUMBERS), NUMBERS) \
+          store_##to(line + j * BYTES_##to, load_##from(from_line + j * BYTES_##from)); \
+          stream_line(dst + k * w->dst + i * LINE_BYTES, line); \
+        } \
     } \
   }
 /* --- Numbers with scales ------------------------------------------------------------------------------- */

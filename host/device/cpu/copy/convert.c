@@ -13,6 +13,7 @@ enum {
   PIECE = 2048,     /* numbers */
   LONG_RUN = 256,   /* numbers of a run that is worth a piece of its own */
   FAR = 4096,       /* a step from run to run that hardware does not foresee: to another page */
+  ROWS = 8,         /* of those that take turns: hardware needs some lines of a page before it foresees the rest */
   ROWS_AHEAD = 8,   /* that are prefetched */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
@@ -38,7 +39,7 @@ static void look_ahead(const converting *c, int64_t numbers) {
     rs_program_ahead(c->ahead, numbers * c->from);
 }
 
-/* A run at an address of the destination that no line begins at a number of. */
+/* A run whose numbers are not aligned in the destination: lines cut them. */
 static void convert_pieces(const converting *c, char *dst, const char *src, int64_t n) {
   for (int64_t at = 0, part; at < n; at += part) {
     part = rs_min(n - at, at > 0 ? PIECE : rs_max((int64_t)(-(uintptr_t)dst % RS_LINE) / c->to, 1));
@@ -50,15 +51,16 @@ static void convert_pieces(const converting *c, char *dst, const char *src, int6
 
 /* Whole lines of the destination, past the cache, in pieces where memory is read for what comes next. */
 static void convert_lines(const converting *c, char *dst, const char *src, int64_t n, rs_cast_runs runs) {
-  if (c->ahead == NULL || runs.n > 1) {
-    look_ahead(c, n * runs.n);
+  if (c->ahead == NULL || runs.count > 1) {
+    look_ahead(c, n * runs.count);
     c->past(dst, src, n, &runs);
     return;
   }
   for (int64_t at = 0, part; at < n; at += part) {
     part = rs_min(n - at, PIECE);
     look_ahead(c, part);
-    c->past(dst + at * c->to, src + at * c->from, part, &(rs_cast_runs){1, 0, part * c->from});
+    int64_t next = at + part < n ? part * c->from : runs.src - at * c->from;
+    c->past(dst + at * c->to, src + at * c->from, part, &(rs_cast_runs){1, 0, next});
   }
 }
 
@@ -71,7 +73,7 @@ static void convert_run(const converting *c, char *dst, const char *src, int64_t
     lines = (n - head) / (RS_LINE / c->to) * (RS_LINE / c->to);
     convert_lines(c, dst + head * c->to, src + head * c->from, lines, runs);
   }
-  for (int64_t k = 0; k < runs.n; k++, dst += runs.dst, src += runs.src) {
+  for (int64_t k = 0; k < runs.count; k++, dst += runs.dst, src += runs.src) {
     if (past && !whole) {
       convert_pieces(c, dst, src, n);
       continue;
@@ -125,12 +127,12 @@ static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, c
   if (copy->nloops == 0 || numbers >= LONG_RUN) {
     rs_cast_runs runs = {1, 0, copy->run};
     if (copy->nloops > 0) {
-      runs = (rs_cast_runs){rs_min(n, left0), loops[copy->nloops - 1].dst, loops[copy->nloops - 1].src};
+      runs = (rs_cast_runs){rs_min(rs_min(n, left0), ROWS), loops[copy->nloops - 1].dst, loops[copy->nloops - 1].src};
       if (runs.dst % RS_LINE != 0 || (runs.src < FAR && -runs.src < FAR))
-        runs.n = 1;
+        runs.count = 1;
     }
     convert_run(c, dst, src, numbers, runs);
-    return runs.n;
+    return runs.count;
   }
   const rs_loop *l0 = &loops[copy->nloops - 1], *l1 = copy->nloops > 1 ? l0 - 1 : &once;
   int64_t runs = rs_min(n, PIECE / numbers), n0 = rs_min(left0, runs), n1 = 1;

@@ -49,7 +49,8 @@ typedef struct rs_transposed_block {
 rs_transposed_block rs_transpose_block(const rs_program *program, const rs_ordered_copy *copy, int64_t at,
                                        rs_shift shift);
 
-/* Runs steps [at, at + n) of a group of RS_MODE_CONVERT, or blocks of a transpose that converts. */
+/* Runs steps [at, at + n) of a group of RS_MODE_CONVERT, or blocks of a transpose that converts. ahead: as above, and
+ * asked piece by piece on the way. */
 void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const rs_copy_group *group, int64_t at,
                     int64_t n, rs_shift shift, bool streaming, rs_ahead *ahead);
 /* Sets cursors to a step of a group; returns how many steps they go on from there. */
