@@ -186,22 +186,22 @@ ALWAYS_INLINE void stream_line(char *dst, const char *line) { __builtin_memcpy(d
   static void from##_to_##to##_past(char *dst, const char *src, int64_t n, const rs_cast_runs *w) { \
     enum { NUMBERS = LINE_BYTES / BYTES_##to, STEP = NUMBERS * BYTES_##from }; \
     enum { LINES = (int)STEP < (int)FAR_BLOCK / 2 ? FAR_BLOCK / STEP : 2 }; \
-    const int64_t lines = n / NUMBERS; \
-    int64_t soon = (w->count > 1 ? FAR_AHEAD : AHEAD) / STEP; \
+    const int64_t lines = n / NUMBERS, count = w->count, src_step = w->src, dst_step = w->dst; \
+    int64_t soon = (count > 1 ? FAR_AHEAD : AHEAD) / STEP; \
     soon = soon < lines ? soon : lines; /* of runs so short, those of the next turn */ \
     for (int64_t at = 0, part; at < lines; at += part) { \
       part = lines - at < LINES ? lines - at : LINES; \
       const char *ahead = src + (at + soon) * STEP; \
-      ahead = at + soon < lines ? ahead : ahead - lines * STEP + w->count * w->src; \
-      for (int64_t k = 0; k < w->count; k++) \
+      ahead = at + soon < lines ? ahead : ahead - lines * STEP + count * src_step; \
+      for (int64_t k = 0; k < count; k++) \
         for (int64_t i = at; i < at + part; i++) { \
           _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
-          const char *from_line = src + k * w->src + i * STEP; \
+          const char *from_line = src + k * src_step + i * STEP; \
           for (int byte = 0; byte < STEP; byte += LINE_BYTES) \
-            __builtin_prefetch(ahead + k * w->src + (i - at) * STEP + byte, 0, 2); \
+            __builtin_prefetch(ahead + k * src_step + (i - at) * STEP + byte, 0, 2); \
           EACH_FROM(j, lanes(line, from_line, NUMBERS), NUMBERS) \
           store_##to(line + j * BYTES_##to, load_##from(from_line + j * BYTES_##from)); \
-          stream_line(dst + k * w->dst + i * LINE_BYTES, line); \
+          stream_line(dst + k * dst_step + i * LINE_BYTES, line); \
         } \
     } \
   }
