@@ -218,6 +218,32 @@ CASE(array_put_again_has_its_last_digest) {
   scratch_remove("s");
 }
 
+/* Digits are left out when a header is parsed, and nothing else: a quote among them ends the text that has them. */
+CASE(header_with_a_quote_among_its_digests_is_not_opened) {
+  const int64_t shape[] = {64};
+  reshard_writer_tensor tensor = {"a", RESHARD_U8, NULL};
+  reshard_writer writer;
+  reshard_checkpoint checkpoint;
+  char bytes[64] = {1}, path[512];
+  int64_t size;
+  GOOD(reshard_layout_create_single(1, shape, 1, 0, &tensor.layout));
+  snprintf(path, sizeof path, "%s", scratch_path("q.safetensors"));
+  GOOD(reshard_writer_create(path, 1, &tensor, NULL, &writer));
+  GOOD(reshard_writer_put(writer, 0, 0, (const void *const[]){bytes}));
+  GOOD(reshard_writer_commit(writer));
+  GOOD(reshard_checkpoint_open(path, &checkpoint));
+  reshard_checkpoint_close(checkpoint);
+  unsigned char *file = read_file(path, &size);
+  char *digits = strstr((char *)file + 8, "\\\"pieces\\\":\\\"");
+  assert_non_null(digits);
+  digits[14 + 5] = '"';
+  scratch_write("q.safetensors", file, (size_t)size);
+  FAILS_WITH(reshard_checkpoint_open(path, &checkpoint), RESHARD_ERROR_INVALID, ": line 1 column");
+  reshard_layout_release(tensor.layout);
+  free(file);
+  scratch_remove("q.safetensors");
+}
+
 /* Threads that put the same array at the same time: the same bytes, several times over. */
 typedef struct same_put {
   reshard_writer writer;
