@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const case_kind_name[RESHARD_LAYOUT_KIND_COUNT] = {"chunk", "mesh", "cyclic", "single", "flat", "boxes"};
-
 static const char *const mesh_names[ORACLE_MESH_DIMS] = {"dp", "tp", "_fsdp2", "Pipe", "e", "x_1"};
 
 /* n distinct ranks of the world, in one of several orders. */

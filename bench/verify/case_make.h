@@ -16,7 +16,6 @@ void case_describe_free(oracle_layout *what);
 void case_describe_unshared(oracle_layout *what);
 /* The layout, by string or by constructor; *text receives how. Errors of the library are returned. */
 reshard_status case_build(rng *r, const oracle_layout *what, reshard_layout *layout, char **text);
-extern const char *const case_kind_name[RESHARD_LAYOUT_KIND_COUNT];
 
 /* Dtypes that casts know; cases draw pairs of them. */
 enum { CASE_NUMBERS = 6 };

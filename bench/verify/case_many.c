@@ -152,9 +152,9 @@ int64_t case_print_totals(const case_totals *t, FILE *out) {
   fprintf(out, "\n");
   fprintf(out, "cases per pair of layout kinds (source down, destination across):\n%8s", "");
   for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
-    fprintf(out, " %8s", case_kind_name[b]);
+    fprintf(out, " %8s", reshard_layout_kind_string((reshard_layout_kind)b));
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT; a++) {
-    fprintf(out, "\n%8s", case_kind_name[a]);
+    fprintf(out, "\n%8s", reshard_layout_kind_string((reshard_layout_kind)a));
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++) {
       fprintf(out, " %8lld", (long long)t->pairs[a][b]);
       none += t->pairs[a][b] == 0;

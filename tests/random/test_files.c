@@ -121,9 +121,11 @@ static int64_t print_totals(const file_totals *t) {
          (long long)t->reads, (long long)t->unreadable, (long long)t->refused, (long long)t->cancelled);
   printf("cases per pair of formats (source down, target across):\n");
   int64_t none = print_table(SOURCES, TARGETS, file_source_name, file_target_name, &t->formats[0][0]);
+  const char *kinds[RESHARD_LAYOUT_KIND_COUNT];
+  for (int k = 0; k < RESHARD_LAYOUT_KIND_COUNT; k++)
+    kinds[k] = reshard_layout_kind_string((reshard_layout_kind)k);
   printf("tensors per pair of layout kinds (source down, target across):\n");
-  return none + print_table(RESHARD_LAYOUT_KIND_COUNT, RESHARD_LAYOUT_KIND_COUNT, case_kind_name, case_kind_name,
-                            &t->kinds[0][0]);
+  return none + print_table(RESHARD_LAYOUT_KIND_COUNT, RESHARD_LAYOUT_KIND_COUNT, kinds, kinds, &t->kinds[0][0]);
 }
 
 /* In memory where there is room for files, unless TMPDIR says where. */

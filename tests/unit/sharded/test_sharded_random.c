@@ -53,7 +53,8 @@ CASE(random_chains_of_layouts_keep_every_element) {
   for (int a = 0; a < RESHARD_LAYOUT_KIND_COUNT && cases >= 1000; a++)
     for (int b = 0; b < RESHARD_LAYOUT_KIND_COUNT; b++)
       if (pairs[a][b] == 0)
-        fail_msg("no case from %s to %s", case_kind_name[a], case_kind_name[b]);
+        fail_msg("no case from %s to %s", reshard_layout_kind_string((reshard_layout_kind)a),
+                 reshard_layout_kind_string((reshard_layout_kind)b));
 }
 
 RUN_CASES
