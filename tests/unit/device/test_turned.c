@@ -19,7 +19,7 @@ enum { DIMS = 3, UNTOUCHED = 0xa5, LINE = 64 };
 typedef struct blocks_case {
   int64_t n[DIMS], block[2], skip[2];
   reshard_dtype wide, scale;
-  bool back, streaming;
+  bool back, streaming, lines; /* rows begin at lines */
 } blocks_case;
 
 /* Dims in one order, outermost first, with gaps. */
@@ -28,8 +28,7 @@ typedef struct blocks_side {
   char *all, *at;
 } blocks_side;
 
-static void allocate_side(rng *r, blocks_side *s) {
-  const int64_t begin = LINE + rng_below(r, LINE);
+static void allocate_side(blocks_side *s, int64_t begin) {
   s->bytes += begin + LINE;
   assert_int_equal(posix_memalign((void **)&s->all, LINE, (size_t)s->bytes), 0);
   memset(s->all, UNTOUCHED, (size_t)s->bytes);
@@ -50,13 +49,13 @@ static void make_side(rng *r, blocks_side *s, int64_t width, const int64_t *n) {
     if (i > 0 && rng_one_in(r, 3)) /* lines, or any elements */
       s->bytes = rng_one_in(r, 2) ? rs_ceil_div(s->bytes, LINE) * LINE : s->bytes + rng_below(r, 50) * width;
   }
-  allocate_side(r, s);
+  allocate_side(s, LINE + rng_below(r, LINE));
 }
 
 /* Rows so many bytes apart. */
-static void make_rows(rng *r, blocks_side *s, int64_t width, const int64_t *n, int64_t step) {
+static void make_rows(blocks_side *s, int64_t width, const int64_t *n, int64_t step, int64_t begin) {
   *s = (blocks_side){width, {n[1] * step, step, width}, n[0] * n[1] * step, NULL, NULL};
-  allocate_side(r, s);
+  allocate_side(s, begin);
 }
 
 static char *find_number(const blocks_side *s, int64_t m, int64_t r, int64_t k) {
@@ -179,8 +178,14 @@ static void check_blocks(rng *r, const blocks_case *c) {
   const int64_t across = rs_ceil_div(c->n[2] + c->skip[1], c->block[1]);
   const int64_t scale_stride[] = {down * across * scale, across * scale, scale}, bytes = c->n[0] * scale_stride[0];
   blocks_side wide, values, made;
-  make_side(r, &wide, (int64_t)reshard_dtype_size(c->wide), c->n);
-  make_side(r, &values, 1, c->n);
+  const int64_t width = (int64_t)reshard_dtype_size(c->wide), line = rs_ceil_div(c->n[2], LINE) * LINE;
+  if (c->lines) {
+    make_rows(&wide, width, c->n, line * width, LINE + rng_below(r, LINE));
+    make_rows(&values, 1, c->n, line, LINE);
+  } else {
+    make_side(r, &wide, width, c->n);
+    make_side(r, &values, 1, c->n);
+  }
   char *scales = cli_alloc(bytes, 1);
   for (int64_t m = 0; m < c->n[0]; m++)
     for (int64_t i = 0; i < c->n[1]; i++)
@@ -254,6 +259,23 @@ CASE(blocks_of_several_tiles_are_those_of_the_definition) {
   }
 }
 
+/* Rows that are longer and shorter than what is scaled together, in one box or several, which are one task. */
+CASE(blocks_whose_rows_begin_at_lines_are_those_of_the_definition) {
+  static const int64_t blocks[][2] = {{128, 128}, {1, 128}, {5, 64}, {16, 192}, {128, 96}};
+  for (int64_t i = 0; i < 30; i++) {
+    rng r;
+    rng_seed(&r, 9500 + (uint64_t)i);
+    const int64_t *block = blocks[i % (int64_t)(sizeof blocks / sizeof *blocks)];
+    blocks_case c = {.n = {rng_in(&r, 1, 4), rng_in(&r, 1, 300), rng_in(&r, 1, i % 2 == 0 ? 300 : 2100)},
+                     .block = {block[0], block[1]},
+                     .wide = wides[i % 3],
+                     .scale = i % 4 < 2 ? RESHARD_F32 : RESHARD_F8_E8M0,
+                     .streaming = i % 5 > 0,
+                     .lines = true};
+    check_blocks(&r, &c);
+  }
+}
+
 static void check_cast(rng *r, reshard_dtype from, reshard_dtype to, const int64_t *n, blocks_side src, blocks_side dst,
                        bool streaming) {
   const int64_t width = (int64_t)reshard_dtype_size(from), to_width = (int64_t)reshard_dtype_size(to);
@@ -320,8 +342,9 @@ CASE(long_rows_far_apart_are_cast_past_the_cache) {
     const int64_t width = (int64_t)reshard_dtype_size(from), to_width = (int64_t)reshard_dtype_size(to);
     const int64_t lines = rs_ceil_div(extent[2] * to_width, LINE) + rng_below(&r, 3);
     blocks_side src, dst;
-    make_rows(&r, &src, width, extent, extent[2] * width + 4096 + rng_below(&r, 100));
-    make_rows(&r, &dst, to_width, extent, rng_one_in(&r, 6) ? (extent[2] + 1) * to_width : lines * LINE);
+    make_rows(&src, width, extent, extent[2] * width + 4096 + rng_below(&r, 100), LINE + rng_below(&r, LINE));
+    make_rows(&dst, to_width, extent, rng_one_in(&r, 6) ? (extent[2] + 1) * to_width : lines * LINE,
+              LINE + rng_below(&r, LINE));
     check_cast(&r, from, to, extent, src, dst, true);
   }
 }

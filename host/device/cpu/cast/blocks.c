@@ -80,23 +80,27 @@ static void copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src
     }
 }
 
-/* Brings a row that comes soon to the second-level cache. */
-static void fetch_row(const char *row, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += LINE)
+/* Brings lines of a row that comes soon, so many bytes apart, to the second-level cache. */
+static void fetch_row(const char *row, int64_t bytes, int64_t step) {
+  for (int64_t at = step - LINE; at < bytes; at += step)
     __builtin_prefetch(row + at, 0, 2);
 }
 
 /* Stores that many bytes past the cache, ordered by a fence of the caller; NULL: rows are stored as they are made. */
 typedef void (*rs_block_store)(char *dst, const char *src, int64_t bytes);
 
-/* Copies a row of a part to its place in the buffer, with the maxima. `next`: of the part behind it. */
-static void take_row(const rs_cast_kernels *k, const rs_block_box *b, scaled_part *part, int64_t r, const char *next,
+/* A row of a part, or of the one behind it, that is read soon after row r. `next`: the first row of that. */
+static const char *row_ahead(const rs_block_box *b, const scaled_part *part, int64_t r, const char *next) {
+  int64_t row = r + rs_max(1, AHEAD / (part->columns * (int64_t)reshard_dtype_size(b->wide_dtype)));
+  return row < part->rows ? part->wide + row * b->wide_stride[0]
+                          : next + rs_min(row - part->rows, part->rows - 1) * b->wide_stride[0];
+}
+
+/* Copies a row of a part to its place in the buffer, with the maxima. */
+static void take_row(const rs_cast_kernels *k, const rs_block_box *b, scaled_part *part, int64_t r, const char *ahead,
                      char *place) {
   int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype);
-  int64_t row = r + rs_max(1, AHEAD / (part->columns * width));
   const char *from = part->wide + r * b->wide_stride[0];
-  const char *ahead = row < part->rows ? part->wide + row * b->wide_stride[0]
-                                       : next + rs_min(row - part->rows, part->rows - 1) * b->wide_stride[0];
   if (b->wide_stride[1] != width) {
     copy_row(place, width, from, b->wide_stride[1], width, part->columns);
     ahead = from = place;
@@ -106,12 +110,15 @@ static void take_row(const rs_cast_kernels *k, const rs_block_box *b, scaled_par
 
 /* Makes the values of a row of a part from its place in the buffer. */
 static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scaled_part *part, int64_t r,
-                     const char *place, rs_block_store store) {
-  _Alignas(LINE) char scattered[MOST]; /* values that lie apart in memory, or go past the cache */
+                     const char *ahead, const char *place, rs_block_store store) {
+  _Alignas(LINE) char scattered[MOST]; /* values that lie apart in memory, or go past the cache in parts of lines */
   char *to = part->values + r * b->value_stride[0];
   bool near = b->value_stride[1] == 1, past = near && store != NULL && part->columns >= STORE_LEAST;
-  k->scale[rs_cast_index(b->wide_dtype)](near && !past ? to : scattered, place, part->columns, b->block[1], part->by);
-  if (past)
+  bool lines = past && b->block[1] % LINE == 0 && (uintptr_t)to % LINE == 0, made = lines || (near && !past);
+  k->scale[rs_cast_index(b->wide_dtype)](
+      made ? to : scattered, place, part->columns, b->block[1], part->by,
+      b->wide_stride[1] == (int64_t)reshard_dtype_size(b->wide_dtype) ? ahead : place, lines);
+  if (past && !lines)
     store(to, scattered, part->columns);
   else if (!near)
     copy_row(to, b->value_stride[1], scattered, 1, 1, part->columns);
@@ -139,10 +146,16 @@ static void begin_part(const rs_block_box *b, scaled_part *part, int64_t r, int6
   memset(part->most, 0, sizeof *part->most * (size_t)rs_ceil_div(part->columns, b->block[1]));
 }
 
-static void scale_rows(const rs_cast_kernels *k, const rs_block_box *b, rs_block_store store) {
+static const rs_block_steps only = {.n = 1};
+
+/* The box of the first step, and those of the others. */
+static void scale_rows(const rs_cast_kernels *k, const rs_block_box *first, const rs_block_steps *steps,
+                       rs_block_store store) {
   _Alignas(LINE) char buffer[BUFFER];
   scaled_part parts[2], *part = &parts[0], *before = &parts[1];
-  int64_t pitch = columns_together(b) * (int64_t)reshard_dtype_size(b->wide_dtype), r = 0, c = 0;
+  rs_block_box box = *first, *b = &box;
+  int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype), pitch = columns_together(b) * width;
+  int64_t step = 1, r = 0, c = 0;
   before->rows = 0;
   do {
     begin_part(b, part, r, c);
@@ -151,12 +164,20 @@ static void scale_rows(const rs_cast_kernels *k, const rs_block_box *b, rs_block
       c = 0;
       r += part->rows;
     }
+    if (r == b->n[0] && step < steps->n) {
+      r = 0;
+      steps->place(steps->of, steps->first + step++, b);
+    }
     const char *next = b->wide + r * b->wide_stride[0] + c * b->wide_stride[1];
     for (int64_t i = 0; i < rs_max(part->rows, before->rows); i++) {
+      char *place = buffer + i * pitch;
+      const char *ahead = i < part->rows ? row_ahead(b, part, i, next) : place;
       if (i < before->rows)
-        give_row(k, b, before, i, buffer + i * pitch, store);
+        give_row(k, b, before, i, ahead, place, store);
+      else
+        fetch_row(ahead, part->columns * width, 2 * LINE);
       if (i < part->rows)
-        take_row(k, b, part, i, next, buffer + i * pitch);
+        take_row(k, b, part, i, ahead, place);
     }
     if (part->rows > 0)
       make_scales(b, part);
@@ -170,7 +191,7 @@ static void scale_rows(const rs_cast_kernels *k, const rs_block_box *b, rs_block
 static void unscale_columns(const rs_cast_kernels *k, const rs_block_box *b, char *wide, const char *values, int64_t n,
                             rs_block_store store, const float *by) {
   _Alignas(LINE) char near_values[MOST], buffer[4 * MOST]; /* what lies apart in memory, or goes past the cache */
-  rs_scale_kernel unscale = k->unscale[rs_cast_index(b->wide_dtype)];
+  rs_unscale_kernel unscale = k->unscale[rs_cast_index(b->wide_dtype)];
   int64_t width = (int64_t)reshard_dtype_size(b->wide_dtype);
   bool near = b->value_stride[1] == 1, whole = b->wide_stride[1] == width;
   bool past = whole && store != NULL && n * width >= STORE_LEAST;
@@ -197,7 +218,7 @@ static void unscale_rows(const rs_cast_kernels *k, const rs_block_box *b, int64_
     for (int64_t r = first; r < end; r++) {
       const char *values = b->values + r * b->value_stride[0] + c * b->value_stride[1];
       if (b->value_stride[1] == 1 && r + ROWS_AHEAD < end)
-        fetch_row(values + ROWS_AHEAD * b->value_stride[0], n);
+        fetch_row(values + ROWS_AHEAD * b->value_stride[0], n, LINE);
       unscale_columns(k, b, b->wide + r * b->wide_stride[0] + c * b->wide_stride[1], values, n, store, by);
     }
   }
@@ -256,7 +277,7 @@ static void turn_values(const rs_cast_kernels *k, const rs_block_box *b, const r
         transpose(buffer, values, tile.n[0], tile.n[1], pitch, b->value_stride[1], false);
         unscale_box(k, &tile, store);
       } else {
-        scale_rows(k, &tile, NULL);
+        scale_rows(k, &tile, &only, NULL);
         transpose(values, buffer, tile.n[1], tile.n[0], b->value_stride[1], pitch, store != NULL);
       }
     }
@@ -266,19 +287,35 @@ int64_t rs_blocks_rows(const rs_block_box *b) {
   return b->value_stride[0] == 1 && b->value_stride[1] > 1 ? tile_rows(b) : 0;
 }
 
-static void convert_box(const rs_kernels *k, const rs_block_box *b, bool past, bool back) {
-  const rs_cast_kernels *casts = rs_cast_kernels_of(k->isa);
-  rs_block_store store = past ? k->stream : NULL;
-  if (rs_blocks_rows(b) > 0)
-    turn_values(casts, b, k, store, back);
-  else
-    (back ? unscale_box : scale_rows)(casts, b, store);
+void rs_blocks_scale_steps(const rs_kernels *kernels, const rs_block_steps *steps, bool past) {
+  const rs_cast_kernels *casts = rs_cast_kernels_of(kernels->isa);
+  rs_block_store store = past ? kernels->stream : NULL;
+  rs_block_box box;
+  steps->place(steps->of, steps->first, &box);
+  if (rs_blocks_rows(&box) == 0) {
+    scale_rows(casts, &box, steps, store);
+    return;
+  }
+  turn_values(casts, &box, kernels, store, false);
+  for (int64_t i = 1; i < steps->n; i++) {
+    steps->place(steps->of, steps->first + i, &box);
+    turn_values(casts, &box, kernels, store, false);
+  }
 }
 
+static void place_same(const void *of, int64_t step, rs_block_box *box) {
+  (void)step;
+  *box = *(const rs_block_box *)of;
+}
 void rs_blocks_scale(const rs_kernels *kernels, const rs_block_box *box, bool past) {
-  convert_box(kernels, box, past, false);
+  rs_blocks_scale_steps(kernels, &(rs_block_steps){place_same, box, 0, 1}, past);
 }
 
 void rs_blocks_unscale(const rs_kernels *kernels, const rs_block_box *box, bool past) {
-  convert_box(kernels, box, past, true);
+  const rs_cast_kernels *casts = rs_cast_kernels_of(kernels->isa);
+  rs_block_store store = past ? kernels->stream : NULL;
+  if (rs_blocks_rows(box) > 0)
+    turn_values(casts, box, kernels, store, true);
+  else
+    unscale_box(casts, box, store);
 }

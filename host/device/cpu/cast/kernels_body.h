@@ -259,9 +259,9 @@ ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
 ALWAYS_INLINE int64_t unscale_lanes_f16(char *dst, const char *src, int64_t n, const float *by, bool each) {
   return (void)dst, (void)src, (void)n, (void)by, (void)each, 0;
 }
-LANES_THERE(f32)
-LANES_THERE(f16)
-LANES_THERE(bf16)
+LANES_THERE(f32, false)
+LANES_THERE(f16, false)
+LANES_THERE(bf16, true)
 
 #define EACH_BLOCK(from, to, with) \
   for (int64_t w = width < n ? width : n; n > 0; \
@@ -285,7 +285,7 @@ LANES_THERE(bf16)
       EACH_BLOCK(BYTES_##wide, BYTES_##wide, most) most_block_##wide(most, dst, src, w, ahead); \
       return; \
     } \
-    for (int64_t at = 0; at < n * BYTES_##wide; at += LINE_BYTES) \
+    for (int64_t at = 0; at < n * BYTES_##wide; at += 2 * LINE_BYTES) \
       __builtin_prefetch(soon + at, 0, 2); \
     EACH(i, n) { \
       int##bits##_t number = get_i##bits(src + i * BYTES_##wide), magnitude = number & INT##bits##_MAX; \
@@ -297,19 +297,36 @@ LANES_THERE(bf16)
 
 #define SCALED(wide, bits) \
   MOST(wide, bits) \
-  ALWAYS_INLINE void scale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
+  ALWAYS_INLINE void scale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each, \
+                                        int64_t ahead) { \
     if (all_above(by, each ? n : 1, OF_FINITE)) { \
-      EACH_FROM(i, scale_lanes_##wide(dst, src, n, by, each), n) \
+      EACH_FROM(i, scale_lanes_##wide(dst, src, n, by, each, ahead), n) \
       put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), by[each ? i : 0]))); \
       return; \
     } \
     EACH(i, n) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), by[each ? i : 0])); \
   } \
-  static void scale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
-    if (width == 1) \
-      scale_block_##wide(dst, src, n, by, true); \
-    else \
-      EACH_BLOCK(BYTES_##wide, 1, by) scale_block_##wide(dst, src, w, by, false); \
+  ALWAYS_INLINE int64_t scale_lines_##wide(char *dst, const char *src, int64_t n, const float *by, int64_t ahead) { \
+    int64_t i = 0; \
+    for (; i + LINE_BYTES <= n; i += LINE_BYTES) { \
+      _Alignas(LINE_BYTES) char line[LINE_BYTES]; \
+      scale_block_##wide(line, src + i * BYTES_##wide, LINE_BYTES, by, false, ahead); \
+      stream_line(dst + i, line); \
+    } \
+    return i; \
+  } \
+  static void scale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by, const char *soon, \
+                           bool past) { \
+    const int64_t ahead = soon - src; \
+    if (width == 1) { \
+      scale_block_##wide(dst, src, n, by, true, ahead); \
+      return; \
+    } \
+    EACH_BLOCK(BYTES_##wide, 1, by) { \
+      const int64_t done = past ? scale_lines_##wide(dst, src, w, by, ahead) : 0; \
+      if (done < w) \
+        scale_block_##wide(dst + done, src + done * BYTES_##wide, w - done, by, false, ahead); \
+    } \
   } \
   ALWAYS_INLINE void unscale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
     if (are_finite(by, each ? n : 1, 1)) { \

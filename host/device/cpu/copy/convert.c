@@ -168,25 +168,45 @@ static void convert_block(const converting *c, const rs_ordered_copy *copy, cons
     convert_run(c, block.dst + row * i->dst, c->buffers->in + row * pitch, block.nj, (rs_cast_runs){1, 0, pitch});
 }
 
-/* One step of a copy of blocks. */
-static void convert_scaled(const rs_program *program, const converting *c, const rs_ordered_copy *copy, int64_t at,
-                           rs_shift shift) {
-  const rs_scaled *scaled = &program->scaled.at[copy->scaled - 1];
-  const rs_loop *loops = rs_copy_loops(program, copy);
-  bool back = copy->from == RESHARD_F8_E4M3;
-  rs_block_box box = scaled->box;
-  rs_shift moved = shift;
-  box.scales += back ? shift.src : shift.dst;
-  for (int i = 0; i < copy->nloops; i++) {
+/* A copy of blocks, and the numbers of a step. */
+typedef struct scaled_copy {
+  const converting *c;
+  const rs_program *program;
+  const rs_ordered_copy *copy;
+  rs_shift shift;
+  int64_t numbers;
+} scaled_copy;
+
+static void place_scaled(const void *of, int64_t at, rs_block_box *box) {
+  const scaled_copy *s = of;
+  const rs_scaled *scaled = &s->program->scaled.at[s->copy->scaled - 1];
+  const rs_loop *loops = rs_copy_loops(s->program, s->copy);
+  bool back = s->copy->from == RESHARD_F8_E4M3;
+  rs_shift moved = s->shift;
+  look_ahead(s->c, s->numbers);
+  *box = scaled->box;
+  box->scales += back ? moved.src : moved.dst;
+  for (int i = 0; i < s->copy->nloops; i++) {
     int64_t step = at / loops[i].inner;
     at -= step * loops[i].inner;
     moved.src += step * loops[i].src;
     moved.dst += step * loops[i].dst;
-    box.scales += step * scaled->step[i];
+    box->scales += step * scaled->step[i];
   }
-  box.values += back ? moved.src : moved.dst;
-  box.wide += back ? moved.dst : moved.src;
-  (back ? rs_blocks_unscale : rs_blocks_scale)(c->kernels, &box, c->streaming);
+  box->values += back ? moved.src : moved.dst;
+  box->wide += back ? moved.dst : moved.src;
+}
+
+static void convert_scaled(const scaled_copy *s, int64_t at, int64_t n) {
+  const converting *c = s->c;
+  if (s->copy->from != RESHARD_F8_E4M3)
+    rs_blocks_scale_steps(c->kernels, &(rs_block_steps){place_scaled, s, at, n}, c->streaming);
+  else
+    for (int64_t i = 0; i < n; i++) {
+      rs_block_box box;
+      place_scaled(s, at + i, &box);
+      rs_blocks_unscale(c->kernels, &box, c->streaming);
+    }
 }
 
 /* The rounding of the kernels is the default one, subnormal numbers are kept, and nothing traps. */
@@ -209,8 +229,8 @@ void rs_run_convert(const rs_program *program, const rs_kernels *kernels, const 
   fesetenv(FE_DFL_ENV);
   for (int64_t end = at + n; at < end;)
     if (copy->scaled > 0) {
-      look_ahead(&c, group->step_bytes / c.from);
-      convert_scaled(program, &c, copy, at++, shift);
+      convert_scaled(&(scaled_copy){&c, program, copy, shift, group->step_bytes / c.from}, at, end - at);
+      at = end;
     } else if (copy->transpose) {
       look_ahead(&c, group->step_bytes / c.from);
       (c.to < c.from ? convert_narrower : convert_block)(&c, copy, rs_copy_loops(program, copy),

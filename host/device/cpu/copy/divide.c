@@ -5,7 +5,12 @@
 
 #include <stdlib.h>
 
-enum { TASK_LEAST = 64 << 10, TASK_MOST = 512 << 10, TASKS_PER_THREAD = 8 };
+enum {
+  TASK_LEAST = 64 << 10,
+  TASK_MOST = 512 << 10,
+  SCALED_MOST = 8 << 20, /* of blocks with scales: the first and the last ones of a range are converted alone */
+  TASKS_PER_THREAD = 8,
+};
 
 static int by_source(const void *a, const void *b) {
   const rs_sorted_range *x = a, *y = b;
@@ -47,9 +52,11 @@ static int64_t steps_of_range(const rs_program *program, const rs_copy_group *gr
   return steps;
 }
 
-static reshard_status cut_groups(rs_program *program, int64_t size) {
+static reshard_status cut_groups(rs_program *program, int64_t most) {
+  int64_t all = rs_max(rs_min(most, TASK_MOST), TASK_LEAST), scaled = rs_max(rs_min(most, SCALED_MOST), TASK_LEAST);
   for (int64_t f = 0; f < program->group.n; f++) {
     const rs_copy_group *group = &program->group.at[f];
+    int64_t size = program->copy.at[group->first].scaled > 0 ? scaled : all;
     int64_t steps = steps_of_range(program, group, size), n = rs_ceil_div(group->steps, steps);
     RS_TRY(rs_vec_reserve(&program->sorted_range, program->sorted_range.n + n));
     for (int64_t at = 0; at < group->steps; at += steps) {
@@ -82,9 +89,9 @@ static reshard_status make_tasks(rs_program *program, int64_t size) {
 }
 
 reshard_status rs_program_divide(rs_program *program, int threads) {
-  int64_t size = program->bytes / ((int64_t)threads * TASKS_PER_THREAD);
-  size = rs_max(rs_min(size, TASK_MOST), TASK_LEAST);
-  RS_TRY(cut_groups(program, size));
+  int64_t most = program->bytes / ((int64_t)threads * TASKS_PER_THREAD);
+  int64_t size = rs_max(rs_min(most, TASK_MOST), TASK_LEAST);
+  RS_TRY(cut_groups(program, most));
   if (program->sorted_range.n > 1 && program->bytes > RS_SMALL)
     qsort(program->sorted_range.at, (size_t)program->sorted_range.n, sizeof *program->sorted_range.at, by_source);
   return make_tasks(program, size);
