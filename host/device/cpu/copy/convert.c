@@ -15,6 +15,7 @@ enum {
   FAR = 4096,       /* a step from run to run that hardware does not foresee: to another page */
   ROWS = 8,         /* of those that take turns: hardware needs some lines of a page before it foresees the rest */
   ROWS_AHEAD = 8,   /* that are prefetched */
+  PACE = 512,       /* bytes of the wider side for which lines are prefetched at once: hardware drops more */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
 
@@ -51,13 +52,12 @@ static void convert_pieces(const converting *c, char *dst, const char *src, int6
 
 /* Whole lines of the destination, past the cache, in pieces where memory is read for what comes next. */
 static void convert_lines(const converting *c, char *dst, const char *src, int64_t n, rs_cast_runs runs) {
-  if (c->ahead == NULL || runs.count > 1) {
-    look_ahead(c, n * runs.count);
+  if (c->ahead == NULL) {
     c->past(dst, src, n, &runs);
     return;
   }
   for (int64_t at = 0, part; at < n; at += part) {
-    part = rs_min(n - at, PIECE);
+    part = rs_min(n - at, PACE / rs_max(c->from, c->to));
     look_ahead(c, part);
     int64_t next = at + part < n ? part * c->from : runs.src - at * c->from;
     c->past(dst + at * c->to, src + at * c->from, part, &(rs_cast_runs){1, 0, next});
@@ -128,8 +128,8 @@ static int64_t convert_steps(const converting *c, const rs_ordered_copy *copy, c
     rs_cast_runs runs = {1, 0, copy->run};
     if (copy->nloops > 0) {
       runs = (rs_cast_runs){rs_min(rs_min(n, left0), ROWS), loops[copy->nloops - 1].dst, loops[copy->nloops - 1].src};
-      if (runs.dst % RS_LINE != 0 || (runs.src < FAR && -runs.src < FAR))
-        runs.count = 1;
+      if (c->ahead != NULL || runs.dst % RS_LINE != 0 || (runs.src < FAR && -runs.src < FAR))
+        runs.count = 1; /* also of a message: it is in the cache */
     }
     convert_run(c, dst, src, numbers, runs);
     return runs.count;
