@@ -55,8 +55,9 @@ static void fill_numbers(char *memory, reshard_dtype dtype, int64_t bytes) {
 }
 
 /* Tiles of units of 16 bytes of the wider side: of which a thread has units of some boxes, or of one; without scales,
- * with such that are made, or used, and transposed; and those that are split. */
-static int64_t vectors[2][4], split;
+ * with such that are made, or used, and transposed; those that are split; and tiles of more boxes than threads hold at
+ * one time, by the units that each has of one. */
+static int64_t vectors[2][4], split, rounds[3];
 
 static void note_vectors(const rs_box_tables *tables) {
   for (int64_t i = 0; i < tables->tile[RS_BOX_VECTORS].n; i++) {
@@ -65,6 +66,10 @@ static void note_vectors(const rs_box_tables *tables) {
     const int scale = v.turned ? 3 : v.scale == 0 ? 0 : v.to == RESHARD_F8_E4M3 ? 1 : 2;
     vectors[1 << v.turns >= RS_BOX_CONVERT_VECTORS][scale]++;
     split += v.split;
+    const uint32_t boxes = v.inner_n * tables->axis.at[tables->tile[RS_BOX_VECTORS].at[i].count].n;
+    const int64_t threads = rs_max(RS_BOX_THREADS, tables->vector_threads);
+    if (!v.turned && v.turns < 3 && boxes > (threads >> v.lanes) * (RS_BOX_CONVERT_VECTORS / 2 >> v.turns))
+      rounds[v.turns]++;
   }
 }
 
@@ -101,6 +106,8 @@ static void launch(const rs_box_tables *tables, const rs_box_part *part, const u
   }
 }
 
+static bool closes; /* every copy is closed first, not few of them */
+
 static void run(rs_copies *copies) {
   static const uint32_t words[] = {0, 1};
   static const int64_t tiles[] = {0, 4096, 8192, RS_BOX_TILE, RS_BOX_TILE_MOST};
@@ -111,7 +118,7 @@ static void run(rs_copies *copies) {
   rs_box_tables_write(&tables, memory, memory, part);
   note_hits(&tables);
   simt_set_order(seed % 3 == 0 ? 0 : seed);
-  if (below(8) == 0) {
+  if (closes || below(8) == 0) {
     launch(&tables, part, &words[1]);
     for (int64_t i = 0; i < ROOM; i++)
       assert_true(to[i] == 0x5a && scales[i] == unused_scales[i]);
@@ -227,13 +234,24 @@ CASE(transposed_casts_have_the_bits_of_single_numbers) {
   }
 }
 
+/* By units of four numbers, one or two boxes a tile; closed before the kernel begins, or once it has loaded. */
+CASE(transposed_casts_that_are_closed_store_nothing) {
+  closes = true;
+  for (int k = 0; k < 16; k++) {
+    draw_state = seed = 9700 + (uint64_t)k;
+    const rs_axis axes[3] = {{1 + k % 3, 64 * 64 * 4, 64 * 64 * 2}, {64, 4, 64 * 2}, {64, 64 * 4, 2}};
+    check_cast(RESHARD_F32, RESHARD_BF16, 3, axes, 0, 0);
+  }
+  closes = false;
+}
+
 /* --- Blocks --- */
 
 /* A box of blocks over two loops. */
 typedef struct block_case {
   rs_block_box box;
   rs_block_axis loops[2];
-  bool back;
+  bool back, aligned; /* both sides to units */
 } block_case;
 
 static int64_t draw_extent(void) { return below(3) == 0 ? 1 : below(2) == 0 ? between(1, 40) : 32 << below(3); }
@@ -332,7 +350,8 @@ static void compare_scales(reshard_dtype dtype, int64_t shift) {
 
 static void check_blocks(block_case c) {
   rs_copies copies = {0};
-  const int64_t src = below(2) == 0 ? below(16) : below(4) * 16, dst = below(2) == 0 ? below(16) : below(4) * 16;
+  const int64_t src = !c.aligned && below(2) == 0 ? below(16) : below(4) * 16;
+  const int64_t dst = !c.aligned && below(2) == 0 ? below(16) : below(4) * 16;
   /* Half of them end where their memory does. */
   const int64_t width = (int64_t)reshard_dtype_size(c.box.scale_dtype);
   int64_t end = width;
@@ -398,6 +417,23 @@ CASE(blocks_aligned_to_units_are_those_of_the_definition) {
   }
 }
 
+/* Of 1, 2 or 4 units a lane, more to a tile than all threads hold at one time. */
+CASE(many_blocks_aligned_to_units_are_those_of_the_definition) {
+  for (int k = 0; k < 24; k++) {
+    draw_state = seed = 61000 + (uint64_t)k;
+    const int64_t width = k % 4 < 2 ? 4 : 2, block = (512 << k / 4 % 3) / width, columns = 4 * block, rows = 16;
+    block_case c = {.loops = {{1, 0, 0, 0}, {1, 0, 0, 0}}, .back = k % 2 == 0, .aligned = true};
+    c.box = (rs_block_box){.wide_dtype = width == 4 ? RESHARD_F32 : RESHARD_BF16,
+                           .scale_dtype = k % 3 == 0 ? RESHARD_F8_E8M0 : RESHARD_F32,
+                           .n = {rows, columns},
+                           .block = {1, block},
+                           .wide_stride = {columns * width, width},
+                           .value_stride = {columns, 1},
+                           .scale_stride = {16, 4}};
+    check_blocks(c);
+  }
+}
+
 /* The largest magnitude is in either half of 32,768 numbers. */
 CASE(blocks_of_the_most_numbers_are_those_of_the_definition) {
   for (int k = 0; k < 12; k++) {
@@ -427,6 +463,8 @@ CASE(each_way_to_convert_was_taken) {
     for (int scale = 0; scale < 3; scale++)
       assert_true(vectors[full][scale] > 0);
   assert_true(vectors[0][3] > 0 && split > 0);
+  for (int turns = 0; turns < 3; turns++)
+    assert_true(rounds[turns] > 0);
   assert_true(large > 0 && several > 0 && parts > 0);
 }
 
