@@ -233,6 +233,8 @@ CASE(blocks_in_any_order_of_memory_are_those_of_the_definition) {
     c.n[rng_below(&r, DIMS)] = rng_in(&r, 60, 300); /* more than a block, and than a tile's rows */
     for (int d = 0; d < 2 && c.back; d++)
       c.skip[d] = rng_below(&r, block[d]);
+    if (c.back && i % 3 == 0)
+      c.n[2] = block[1]; /* as many as a block has, of two */
     check_blocks(&r, &c);
   }
 }
@@ -273,6 +275,92 @@ CASE(blocks_whose_rows_begin_at_lines_are_those_of_the_definition) {
                      .streaming = i % 5 > 0,
                      .lines = true};
     check_blocks(&r, &c);
+  }
+}
+
+/* Blocks of a matrix, each with its scale before its values, as a message has them. */
+typedef struct block_message {
+  int64_t down, across, bytes; /* bytes of a block */
+  blocks_side wide;
+  char *all, *at;
+} block_message;
+
+static void convert_message(const blocks_case *c, const block_message *m) {
+  const int64_t scale = (int64_t)reshard_dtype_size(c->scale);
+  for (int64_t i = 0; i < m->down * m->across; i++) {
+    blocks_side wide = m->wide, values = {1, {0, c->block[1], 1}, 0, NULL, m->at + i * m->bytes + scale};
+    wide.at = find_number(&m->wide, 0, i / m->across * c->block[0], i % m->across * c->block[1]);
+    convert_block(c, &wide, &values, m->at + i * m->bytes, 0, (int64_t[]){0, 0}, c->block);
+  }
+}
+
+/* turned: blocks down before those across. */
+static void copy_message(reshard_isa isa, const blocks_case *c, const block_message *m, bool turned) {
+  rs_copies copies = {0};
+  const int64_t *wide = m->wide.stride, scale = (int64_t)reshard_dtype_size(c->scale);
+  const rs_block_axis down = {m->down, c->block[0] * wide[1], m->across * m->bytes, m->across * m->bytes};
+  const rs_block_axis across = {m->across, c->block[1] * wide[2], m->bytes, m->bytes};
+  const rs_block_axis axes[] = {turned ? across : down, turned ? down : across};
+  const rs_block_box box = {.wide = m->wide.at,
+                            .values = m->at + scale,
+                            .scales = m->at,
+                            .wide_dtype = c->wide,
+                            .scale_dtype = c->scale,
+                            .n = {c->block[0], c->block[1]},
+                            .block = {c->block[0], c->block[1]},
+                            .wide_stride = {wide[1], wide[2]},
+                            .value_stride = {c->block[1], 1}};
+  assert_int_equal(rs_copies_scale(&copies, &box, c->back, 2, axes), RESHARD_SUCCESS);
+  run_copies(isa, &copies, c->streaming);
+  rs_copies_free(&copies);
+}
+
+CASE(blocks_one_behind_the_other_are_those_of_the_definition) {
+  static const int64_t blocks[][2] = {{128, 128}, {5, 64}, {1, 128}, {16, 96}, {128, 1}, {7, 3}};
+  for (int64_t i = 0; i < 48; i++) {
+    rng r;
+    rng_seed(&r, 9700 + (uint64_t)i);
+    const int64_t *block = blocks[i % (int64_t)(sizeof blocks / sizeof *blocks)];
+    blocks_case c = {.block = {block[0], block[1]},
+                     .wide = wides[i % 3],
+                     .scale = rng_one_in(&r, 2) ? RESHARD_F32 : RESHARD_F8_E8M0,
+                     .back = i % 4 < 2,
+                     .streaming = rng_one_in(&r, 2)};
+    const int64_t scale = (int64_t)reshard_dtype_size(c.scale), width = (int64_t)reshard_dtype_size(c.wide);
+    block_message m = {rng_in(&r, 1, 4), rng_in(&r, 1, 9), scale + block[0] * block[1], {0}, NULL, NULL};
+    const int64_t n[DIMS] = {1, m.down * block[0], m.across * block[1]}, bytes = m.down * m.across * m.bytes;
+    memcpy(c.n, n, sizeof n);
+    if (rng_one_in(&r, 3))
+      make_side(&r, &m.wide, width, n);
+    else
+      make_rows(&m.wide, width, n, (n[2] + rng_below(&r, 3)) * width, LINE + rng_below(&r, LINE));
+    m.all = cli_alloc(bytes + LINE, 1);
+    m.at = m.all + rng_below(&r, LINE);
+    for (int64_t k = 0; k < m.down * m.across && c.back; k++) {
+      draw_scale(&r, &c, m.at + k * m.bytes);
+      for (int64_t b = scale; b < m.bytes; b++)
+        m.at[k * m.bytes + b] = (char)rng_below(&r, 256);
+    }
+    for (int64_t k = 0; k < n[1] * n[2] && !c.back; k++)
+      draw_wide(&r, &c, find_number(&m.wide, 0, k / n[2], k % n[2]));
+    char *wide = copy_bytes(m.wide.all, m.wide.bytes), *message = copy_bytes(m.at, bytes);
+    convert_message(&c, &m);
+    char *wanted_wide = copy_bytes(m.wide.all, m.wide.bytes), *wanted = copy_bytes(m.at, bytes);
+    for (int isa = RESHARD_ISA_AUTO + 1; isa < RESHARD_ISA_COUNT; isa++) {
+      if (!reshard_isa_available((reshard_isa)isa))
+        continue;
+      memcpy(m.wide.all, wide, (size_t)m.wide.bytes);
+      memcpy(m.at, message, (size_t)bytes);
+      copy_message((reshard_isa)isa, &c, &m, i % 5 == 0);
+      expect_bytes(&c, (reshard_isa)isa, "the numbers", m.wide.all, wanted_wide, m.wide.bytes);
+      expect_bytes(&c, (reshard_isa)isa, "the message", m.at, wanted, bytes);
+    }
+    free(wide);
+    free(message);
+    free(wanted_wide);
+    free(wanted);
+    free(m.wide.all);
+    free(m.all);
   }
 }
 

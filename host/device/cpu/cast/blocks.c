@@ -80,6 +80,18 @@ static void copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src
     }
 }
 
+/* Bytes from the values of the first column to those of a column. */
+static int64_t value_at(const rs_block_box *b, int64_t c) {
+  return b->value_step == 0 ? c * b->value_stride[1]
+                            : c / b->block[1] * b->value_step + c % b->block[1] * b->value_stride[1];
+}
+static void scatter_values(const rs_block_box *b, char *to, const char *from, int64_t n) {
+  for (int64_t c = 0, part; c < n; c += part) {
+    part = b->value_step == 0 ? n : rs_min(b->block[1], n - c);
+    copy_row(to + value_at(b, c), b->value_stride[1], from + c, 1, 1, part);
+  }
+}
+
 /* Brings lines of a row that comes soon, so many bytes apart, to the second-level cache. */
 static void fetch_row(const char *row, int64_t bytes, int64_t step) {
   for (int64_t at = step - LINE; at < bytes; at += step)
@@ -113,7 +125,8 @@ static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scal
                      const char *ahead, const char *place, rs_block_store store) {
   _Alignas(LINE) char scattered[MOST]; /* values that lie apart in memory, or go past the cache in parts of lines */
   char *to = part->values + r * b->value_stride[0];
-  bool near = b->value_stride[1] == 1, past = near && store != NULL && part->columns >= STORE_LEAST;
+  bool near = b->value_stride[1] == 1 && b->value_step == 0;
+  bool past = near && store != NULL && part->columns >= STORE_LEAST;
   bool lines = past && b->block[1] % LINE == 0 && (uintptr_t)to % LINE == 0, made = lines || (near && !past);
   k->scale[rs_cast_index(b->wide_dtype)](
       made ? to : scattered, place, part->columns, b->block[1], part->by,
@@ -121,7 +134,7 @@ static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scal
   if (past && !lines)
     store(to, scattered, part->columns);
   else if (!near)
-    copy_row(to, b->value_stride[1], scattered, 1, 1, part->columns);
+    scatter_values(b, to, scattered, part->columns);
 }
 
 static void make_scales(const rs_block_box *b, scaled_part *part) {
@@ -141,7 +154,7 @@ static void begin_part(const rs_block_box *b, scaled_part *part, int64_t r, int6
   part->rows = rs_min(b->block[0], b->n[0] - r);
   part->columns = rs_min(columns_together(b), b->n[1] - c);
   part->wide = b->wide + r * b->wide_stride[0] + c * b->wide_stride[1];
-  part->values = b->values + r * b->value_stride[0] + c * b->value_stride[1];
+  part->values = b->values + r * b->value_stride[0] + value_at(b, c);
   part->scales = b->scales + r / b->block[0] * b->scale_stride[0] + c / b->block[1] * b->scale_stride[1];
   memset(part->most, 0, sizeof *part->most * (size_t)rs_ceil_div(part->columns, b->block[1]));
 }

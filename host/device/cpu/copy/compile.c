@@ -160,23 +160,40 @@ static void append_copy(rs_program *program, rs_ordered_copy copy) {
   program->loop.n += copy.nloops;
 }
 
-/* A box of blocks with its loops as they are. */
+/* Makes the loop over neighbouring blocks a part of the box where their values go one block behind the other, as in a
+ * message: memory is read in longer rows. On the way back a message is in the cache. */
+static bool take_columns(rs_block_box *box, const rs_axis *axis, int64_t scales) {
+  if (box->n[1] != box->block[1] || box->value_stride[1] != 1 || axis->src != box->n[1] * box->wide_stride[1])
+    return false;
+  box->n[1] *= axis->n;
+  box->value_step = axis->dst;
+  box->scale_stride[1] = scales;
+  return true;
+}
+
+/* A box of blocks with its loops. */
 static reshard_status add_scaled(rs_program *program, const rs_copies *copies, const rs_copy *copy) {
   rs_loop *loops = program->loop.at + program->loop.n;
   RS_TRY(rs_vec_reserve(&program->scaled, program->scaled.n + 1));
-  program->scaled.at[program->scaled.n++] = copies->scaled.at[copy->scaled - 1];
+  rs_scaled *scaled = &program->scaled.at[program->scaled.n++];
+  *scaled = copies->scaled.at[copy->scaled - 1];
+  rs_ordered_copy ordered = {.src = copy->src,
+                             .dst = copy->dst,
+                             .run = copy->run,
+                             .width = -1,
+                             .from = (int8_t)copy->from,
+                             .to = (int8_t)copy->to,
+                             .scaled = (int32_t)program->scaled.n};
   for (int i = 0; i < copy->naxes; i++) {
     const rs_axis *axis = &copies->axis.at[copy->axes + i];
-    loops[i] = (rs_loop){axis->n, axis->src, axis->dst, 0};
+    if (copy->from != RESHARD_F8_E4M3 && take_columns(&scaled->box, axis, scaled->step[i])) {
+      ordered.run *= axis->n;
+      continue;
+    }
+    scaled->step[ordered.nloops] = scaled->step[i];
+    loops[ordered.nloops++] = (rs_loop){axis->n, axis->src, axis->dst, 0};
   }
-  append_copy(program, (rs_ordered_copy){.src = copy->src,
-                                         .dst = copy->dst,
-                                         .run = copy->run,
-                                         .nloops = copy->naxes,
-                                         .width = -1,
-                                         .from = (int8_t)copy->from,
-                                         .to = (int8_t)copy->to,
-                                         .scaled = (int32_t)program->scaled.n});
+  append_copy(program, ordered);
   return RESHARD_SUCCESS;
 }
 
