@@ -299,12 +299,13 @@ LANES_THERE(bf16, true)
   MOST(wide, bits) \
   ALWAYS_INLINE void scale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each, \
                                         int64_t ahead) { \
+    const float all = *by; /* which no store changes */ \
     if (all_above(by, each ? n : 1, OF_FINITE)) { \
       EACH_FROM(i, scale_lanes_##wide(dst, src, n, by, each, ahead), n) \
-      put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), by[each ? i : 0]))); \
+      put_u8(dst + i, (uint8_t)narrow_scaled(times(number_##wide(src + i * BYTES_##wide), each ? by[i] : all))); \
       return; \
     } \
-    EACH(i, n) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), by[each ? i : 0])); \
+    EACH(i, n) store_e4m3(dst + i, times(load_##wide(src + i * BYTES_##wide), each ? by[i] : all)); \
   } \
   ALWAYS_INLINE int64_t scale_lines_##wide(char *dst, const char *src, int64_t n, const float *by, int64_t ahead) { \
     int64_t i = 0; \
@@ -329,13 +330,14 @@ LANES_THERE(bf16, true)
     } \
   } \
   ALWAYS_INLINE void unscale_block_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
+    const float all = *by; \
     if (are_finite(by, each ? n : 1, 1)) { \
       EACH_FROM(i, unscale_lanes_##wide(dst, src, n, by, each), n) \
-      put_##wide(dst + i * BYTES_##wide, times(widen_number(get_u8(src + i)), by[each ? i : 0]), \
+      put_##wide(dst + i * BYTES_##wide, times(widen_number(get_u8(src + i)), each ? by[i] : all), \
                  get_u8(src + i) & 0x7f); \
       return; \
     } \
-    EACH(i, n) store_##wide(dst + i * BYTES_##wide, one_nan_##wide(times(load_e4m3(src + i), by[each ? i : 0]))); \
+    EACH(i, n) store_##wide(dst + i * BYTES_##wide, one_nan_##wide(times(load_e4m3(src + i), each ? by[i] : all))); \
   } \
   static void unscale_##wide(char *dst, const char *src, int64_t n, int64_t width, const float *by) { \
     if (width == 1) \
