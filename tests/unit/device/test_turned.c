@@ -20,6 +20,7 @@ typedef struct blocks_case {
   int64_t n[DIMS], block[2], skip[2];
   reshard_dtype wide, scale;
   bool back, streaming, lines; /* rows begin at lines */
+  int64_t special;             /* one of so many numbers is infinite or none; 0: none is */
 } blocks_case;
 
 /* Dims in one order, outermost first, with gaps. */
@@ -68,6 +69,8 @@ static void draw_wide(rng *r, const blocks_case *c, char *to) {
   float number = ldexpf((float)(int32_t)bits, kind % 40 - 50);
   if (kind > 1 || !rng_one_in(r, 50)) /* else any bits, infinity and NaN among them */
     memcpy(&bits, &number, sizeof bits);
+  if (c->special > 0 && rng_one_in(r, c->special))
+    bits = 0x7f800000 + (uint32_t)rng_below(r, 2);
   bits = c->wide == RESHARD_F32 ? bits : (uint32_t)naive_cast(RESHARD_F32, c->wide, bits);
   memcpy(to, &bits, reshard_dtype_size(c->wide));
 }
@@ -263,7 +266,7 @@ CASE(blocks_of_several_tiles_are_those_of_the_definition) {
 
 /* Rows that are longer and shorter than what is scaled together, in one box or several, which are one task. */
 CASE(blocks_whose_rows_begin_at_lines_are_those_of_the_definition) {
-  static const int64_t blocks[][2] = {{128, 128}, {1, 128}, {5, 64}, {16, 192}, {128, 96}};
+  static const int64_t blocks[][2] = {{128, 128}, {1, 32}, {5, 64}, {16, 192}, {128, 96}, {1, 128}};
   for (int64_t i = 0; i < 30; i++) {
     rng r;
     rng_seed(&r, 9500 + (uint64_t)i);
@@ -273,7 +276,8 @@ CASE(blocks_whose_rows_begin_at_lines_are_those_of_the_definition) {
                      .wide = wides[i % 3],
                      .scale = i % 4 < 2 ? RESHARD_F32 : RESHARD_F8_E8M0,
                      .streaming = i % 5 > 0,
-                     .lines = true};
+                     .lines = true,
+                     .special = i % 4 == 1 ? 300 : 0};
     check_blocks(&r, &c);
   }
 }

@@ -40,20 +40,18 @@ static float float_of(uint32_t bits) {
   return number;
 }
 
-/* Makes the scale of a block from its maximum; returns what its numbers are multiplied by. */
-static float make_scale(char *out, reshard_dtype dtype, int32_t most) {
-  float m = float_of((uint32_t)most), scale = (m < 1e-4f ? 1e-4f : m) / 448;
-  uint32_t bits;
-  memcpy(&bits, &scale, sizeof bits);
-  if (dtype != RESHARD_F8_E8M0) {
-    bits = most > 0x7f800000 ? 0x7fffffff : bits; /* NaN as casts have it */
-    memcpy(out, &bits, sizeof bits);
-    return 1 / scale;
+/* Makes the scales of blocks from their maxima, and what their numbers are multiplied by. */
+static void find_scales(uint32_t *scales, float *by, reshard_dtype dtype, const int32_t *most, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    float m = float_of((uint32_t)most[i]), scale = (m < 1e-4f ? 1e-4f : m) / 448;
+    memcpy(&scales[i], &scale, sizeof scale);
+    by[i] = 1 / scale;
   }
-  uint32_t exponent = (bits >> 23 & 0xff) + ((bits & 0x7fffff) != 0);
-  exponent = exponent < 1 ? 1 : exponent > 254 ? 254 : exponent;
-  *out = (char)exponent;
-  return 1 / float_of(exponent << 23);
+  for (int64_t i = 0; i < n && dtype == RESHARD_F8_E8M0; i++) {
+    uint32_t bits = scales[i], exponent = (bits >> 23 & 0xff) + ((bits & 0x7fffff) != 0);
+    scales[i] = exponent < 1 ? 1 : exponent > 254 ? 254 : exponent;
+    by[i] = 1 / float_of(scales[i] << 23);
+  }
 }
 
 static float read_scale(const char *scale, reshard_dtype dtype) {
@@ -138,8 +136,18 @@ static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scal
 }
 
 static void make_scales(const rs_block_box *b, scaled_part *part) {
-  for (int64_t i = 0; i < rs_ceil_div(part->columns, b->block[1]); i++)
-    part->by[i] = make_scale(part->scales + i * b->scale_stride[1], b->scale_dtype, part->most[i]);
+  uint32_t scales[MOST_BLOCKS];
+  int64_t n = rs_ceil_div(part->columns, b->block[1]);
+  bool exponents = b->scale_dtype == RESHARD_F8_E8M0;
+  find_scales(scales, part->by, b->scale_dtype, part->most, n);
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits = exponents || part->most[i] <= 0x7f800000 ? scales[i] : 0x7fffffff; /* NaN as casts have it */
+    char *to = part->scales + i * b->scale_stride[1];
+    if (exponents)
+      *to = (char)bits;
+    else
+      memcpy(to, &bits, sizeof bits);
+  }
 }
 
 /* Columns that are done together: whole blocks. */

@@ -256,9 +256,6 @@ ALWAYS_INLINE f32_bits one_nan_f16(f32_bits bits) { return bits; }
 ALWAYS_INLINE f32_bits one_nan_bf16(f32_bits bits) { return bits; }
 
 #include "device/cpu/cast/lanes_body.h"
-ALWAYS_INLINE int64_t unscale_lanes_f16(char *dst, const char *src, int64_t n, const float *by, bool each) {
-  return (void)dst, (void)src, (void)n, (void)by, (void)each, 0;
-}
 LANES_THERE(f32, false)
 LANES_THERE(f16, false)
 LANES_THERE(bf16, true)
@@ -323,6 +320,8 @@ LANES_THERE(bf16, true)
       scale_block_##wide(dst, src, n, by, true, ahead); \
       return; \
     } \
+    const int64_t pairs = width == LINE_BYTES / 2 ? scale_pairs_##wide(dst, src, n, by, ahead) : 0; \
+    n -= pairs, dst += pairs, src += pairs * BYTES_##wide, by += pairs / width; \
     EACH_BLOCK(BYTES_##wide, 1, by) { \
       const int64_t done = past ? scale_lines_##wide(dst, src, w, by, ahead) : 0; \
       if (done < w) \

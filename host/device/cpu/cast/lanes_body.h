@@ -91,6 +91,11 @@ ALWAYS_INLINE void put_32_bf16(char *dst, __m512 low, __m512 high, __mmask32 nan
   _mm512_mask_storeu_epi16(dst, mask,
                            _mm512_mask_mov_epi16(halves_32(rounded, false, 1), nan, _mm512_set1_epi16(0x7fff)));
 }
+ALWAYS_INLINE void put_32_f16(char *dst, __m512 low, __m512 high, __mmask32 nan, __mmask32 mask) {
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT)),
+                                          _mm512_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT), 1);
+  _mm512_mask_storeu_epi16(dst, mask, _mm512_mask_mov_epi16(both, nan, _mm512_set1_epi16(0x7fff)));
+}
 #define LANES_BACK(wide) \
   ALWAYS_INLINE void unscale_32_##wide(char *dst, const char *src, __mmask32 mask, const float *by, bool each) { \
     const __m256i codes = _mm256_maskz_loadu_epi8(mask, src); \
@@ -111,6 +116,7 @@ ALWAYS_INLINE void put_32_bf16(char *dst, __m512 low, __m512 high, __mmask32 nan
     return n; \
   }
 LANES_BACK(f32)
+LANES_BACK(f16)
 LANES_BACK(bf16)
 #define LANES_MOST(bits) \
   ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \
@@ -161,6 +167,18 @@ LANES_MOST(32)
       scale_64_##wide(dst + i, src, mask, each ? factors_##wide(by + i, (__mmask32)mask) : all, \
                       each ? factors_##wide(by + i + CODES / 2, (__mmask32)(mask >> 32)) : all); \
     return n; \
+  } \
+  /* Blocks of 32 numbers, two at a time. */ \
+  ALWAYS_INLINE int64_t scale_pairs_##wide(char *dst, const char *src, int64_t n, const float *by, int64_t ahead) { \
+    int64_t i = 0; \
+    for (; i + CODES <= n && all_above(by, 2, OF_FINITE); i += CODES, src += CODES * BYTES_##wide, by += 2) { \
+      __builtin_prefetch(src + LINE_BYTES + ahead, 0, 2); \
+      if (BYTES_##wide > 2) \
+        __builtin_prefetch(src + 3 * LINE_BYTES + ahead, 0, 2); \
+      scale_64_##wide(dst + i, src, UINT64_MAX, lanes_by(by, UINT32_MAX, false, 8), \
+                      lanes_by(by + 1, UINT32_MAX, false, 8)); \
+    } \
+    return i; \
   }
 /* Any numbers. No product of one is formed: where it is subnormal, that takes hundreds of cycles. NaN stays, as the
  * second operand. */
@@ -191,11 +209,15 @@ ALWAYS_INLINE __m512 limited(__m512 numbers) {
     return (void)dst, (void)src, (void)n, (void)by, (void)each, 0; \
   }
 LANES_BACK(f32)
+LANES_BACK(f16)
 LANES_BACK(bf16)
 #define LANES_THERE(wide, turns) \
   ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each, \
                                            int64_t ahead) { \
     return (void)dst, (void)src, (void)n, (void)by, (void)each, (void)ahead, 0; \
+  } \
+  ALWAYS_INLINE int64_t scale_pairs_##wide(char *dst, const char *src, int64_t n, const float *by, int64_t ahead) { \
+    return (void)dst, (void)src, (void)n, (void)by, (void)ahead, 0; \
   }
 #define LANES_MOST(bits) \
   ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \
