@@ -352,11 +352,14 @@ SCALED(f32, 32)
 #undef EACH_BLOCK
 
 /* clang-format off */
-CAST(e4m3, e5m2) CAST(e4m3, f16) CAST_BY(e4m3, bf16, back_lanes_bf16) CAST_BY(e4m3, f32, back_lanes_f32) CAST(e4m3, f64)
-CAST(e5m2, e4m3) CAST(e5m2, f16) CAST(e5m2, bf16) CAST(e5m2, f32) CAST(e5m2, f64)
-CAST_BY(f16, e4m3, cast_lanes_f16) CAST(f16, e5m2) CAST(f16, bf16) CAST(f16, f32) CAST(f16, f64)
-CAST_BY(bf16, e4m3, cast_lanes_bf16) CAST(bf16, e5m2) CAST(bf16, f16) CAST(bf16, f32) CAST(bf16, f64)
-CAST_BY(f32, e4m3, cast_lanes_f32) CAST(f32, e5m2) CAST(f32, f16) CAST(f32, bf16) CAST(f32, f64)
+CAST(e4m3, e5m2) CAST_BY(e4m3, f16, back_lanes_f16) CAST_BY(e4m3, bf16, back_lanes_bf16)
+CAST_BY(e4m3, f32, back_lanes_f32) CAST(e4m3, f64)
+CAST(e5m2, e4m3) CAST_BY(e5m2, f16, e5m2_lanes_f16) CAST_BY(e5m2, bf16, e5m2_lanes_bf16)
+CAST_BY(e5m2, f32, e5m2_lanes_f32) CAST(e5m2, f64)
+CAST_BY(f16, e4m3, cast_lanes_f16) CAST(f16, e5m2) CAST_BY(f16, bf16, f16_lanes_bf16)
+CAST_BY(f16, f32, f16_lanes_f32) CAST(f16, f64)
+CAST_BY(bf16, e4m3, cast_lanes_bf16) CAST(bf16, e5m2) CAST_BY(bf16, f16, bf16_lanes_f16) CAST(bf16, f32) CAST(bf16, f64)
+CAST_BY(f32, e4m3, cast_lanes_f32) CAST(f32, e5m2) CAST_BY(f32, f16, f32_lanes_f16) CAST(f32, bf16) CAST(f32, f64)
 CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
 
 #define AT(dtype) [RESHARD_##dtype - RESHARD_F8_E4M3]

@@ -118,6 +118,33 @@ ALWAYS_INLINE void put_32_f16(char *dst, __m512 low, __m512 high, __mmask32 nan,
 LANES_BACK(f32)
 LANES_BACK(f16)
 LANES_BACK(bf16)
+/* In their order. An f8_e5m2 is the upper half of an f16. */
+#define ordered_f32 lanes_f32
+#define ordered_f16 lanes_f16
+ALWAYS_INLINE lanes ordered_bf16(const char *src, __mmask32 mask) {
+  const __m512i codes = _mm512_maskz_loadu_epi16(mask, src);
+  const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(codes));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(codes, 1));
+  return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
+}
+ALWAYS_INLINE lanes ordered_e5m2(const char *src, __mmask32 mask) {
+  const __m512i half = _mm512_slli_epi16(_mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, src)), 8);
+  return (lanes){_mm512_cvtph_ps(_mm512_castsi512_si256(half)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1))};
+}
+#define LANES_PAIR(from, to) \
+  ALWAYS_INLINE void from##_32_##to(char *dst, const char *src, __mmask32 mask) { \
+    const lanes l = ordered_##from(src, mask); \
+    const __mmask32 high_nan = _mm512_cmp_ps_mask(l.high, l.high, _CMP_UNORD_Q); \
+    put_32_##to(dst, l.low, l.high, high_nan << LANES | _mm512_cmp_ps_mask(l.low, l.low, _CMP_UNORD_Q), mask); \
+  } \
+  ALWAYS_INLINE int64_t from##_lanes_##to(char *dst, const char *src, int64_t n) { \
+    int64_t i = 0; \
+    for (; i + 2 * LANES <= n; i += 2 * LANES) \
+      from##_32_##to(dst + i * BYTES_##to, src + i * BYTES_##from, UINT32_MAX); \
+    if (i < n) \
+      from##_32_##to(dst + i * BYTES_##to, src + i * BYTES_##from, ~(UINT32_MAX << (n - i))); \
+    return n; \
+  }
 #define LANES_MOST(bits) \
   ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \
                                           int64_t ahead) { \
@@ -211,6 +238,10 @@ ALWAYS_INLINE __m512 limited(__m512 numbers) {
 LANES_BACK(f32)
 LANES_BACK(f16)
 LANES_BACK(bf16)
+#define LANES_PAIR(from, to) \
+  ALWAYS_INLINE int64_t from##_lanes_##to(char *dst, const char *src, int64_t n) { \
+    return (void)dst, (void)src, (void)n, 0; \
+  }
 #define LANES_THERE(wide, turns) \
   ALWAYS_INLINE int64_t scale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each, \
                                            int64_t ahead) { \
@@ -241,4 +272,12 @@ LANES_CAST(bf16, true)
     return unscale_lanes_##wide(dst, src, n, &one, false); \
   }
 LANES_OF_ONE(f32)
+LANES_OF_ONE(f16)
 LANES_OF_ONE(bf16)
+LANES_PAIR(e5m2, f32)
+LANES_PAIR(e5m2, f16)
+LANES_PAIR(e5m2, bf16)
+LANES_PAIR(f16, f32)
+LANES_PAIR(f16, bf16)
+LANES_PAIR(bf16, f16)
+LANES_PAIR(f32, f16)
