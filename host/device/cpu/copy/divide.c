@@ -56,7 +56,8 @@ static reshard_status cut_groups(rs_program *program, int64_t most) {
   int64_t all = rs_max(rs_min(most, TASK_MOST), TASK_LEAST), scaled = rs_max(rs_min(most, SCALED_MOST), TASK_LEAST);
   for (int64_t f = 0; f < program->group.n; f++) {
     const rs_copy_group *group = &program->group.at[f];
-    int64_t size = program->copy.at[group->first].scaled > 0 ? scaled : all;
+    const rs_ordered_copy *copy = &program->copy.at[group->first];
+    int64_t size = copy->scaled > 0 && copy->from != RESHARD_F8_E4M3 ? scaled : all;
     int64_t steps = steps_of_range(program, group, size), n = rs_ceil_div(group->steps, steps);
     RS_TRY(rs_vec_reserve(&program->sorted_range, program->sorted_range.n + n));
     for (int64_t at = 0; at < group->steps; at += steps) {
