@@ -8,7 +8,7 @@
 enum {
   TASK_LEAST = 64 << 10,
   TASK_MOST = 512 << 10,
-  SCALED_MOST = 8 << 20, /* of blocks with scales: the first and the last ones of a range are converted alone */
+  SCALED_MOST = 8 << 20, /* where blocks are made: the first and the last ones of a range are alone */
   TASKS_PER_THREAD = 8,
 };
 
@@ -39,9 +39,11 @@ static const char *source_of(const rs_program *program, const rs_copy_group *gro
   return src;
 }
 
-/* Steps of a range of about `size` bytes: whole inner loops where these are shorter. */
-static int64_t steps_of_range(const rs_program *program, const rs_copy_group *group, int64_t size) {
+/* Steps of a range of about as many bytes, or less: whole inner loops where these are shorter. */
+static int64_t steps_of_range(const rs_program *program, const rs_copy_group *group, int64_t most) {
   const rs_ordered_copy *copy = &program->copy.at[group->first];
+  bool alone = copy->scaled > 0 && copy->from != RESHARD_F8_E4M3;
+  int64_t size = rs_max(rs_min(most, alone ? SCALED_MOST : TASK_MOST), TASK_LEAST);
   int64_t steps = rs_max(size / group->step_bytes, 1);
   int n = copy->transpose ? copy->nloops - 2 : copy->nloops;
   for (int i = 0; i < n; i++) {
@@ -53,12 +55,9 @@ static int64_t steps_of_range(const rs_program *program, const rs_copy_group *gr
 }
 
 static reshard_status cut_groups(rs_program *program, int64_t most) {
-  int64_t all = rs_max(rs_min(most, TASK_MOST), TASK_LEAST), scaled = rs_max(rs_min(most, SCALED_MOST), TASK_LEAST);
   for (int64_t f = 0; f < program->group.n; f++) {
     const rs_copy_group *group = &program->group.at[f];
-    const rs_ordered_copy *copy = &program->copy.at[group->first];
-    int64_t size = copy->scaled > 0 && copy->from != RESHARD_F8_E4M3 ? scaled : all;
-    int64_t steps = steps_of_range(program, group, size), n = rs_ceil_div(group->steps, steps);
+    int64_t steps = steps_of_range(program, group, most), n = rs_ceil_div(group->steps, steps);
     RS_TRY(rs_vec_reserve(&program->sorted_range, program->sorted_range.n + n));
     for (int64_t at = 0; at < group->steps; at += steps) {
       uint32_t mine = (uint32_t)rs_min(steps, group->steps - at);
