@@ -271,13 +271,13 @@ CASE(blocks_whose_rows_begin_at_lines_are_those_of_the_definition) {
     rng r;
     rng_seed(&r, 9500 + (uint64_t)i);
     const int64_t *block = blocks[i % (int64_t)(sizeof blocks / sizeof *blocks)];
-    blocks_case c = {.n = {rng_in(&r, 1, 4), rng_in(&r, 1, 300), rng_in(&r, 1, i % 2 == 0 ? 300 : 2100)},
+    blocks_case c = {.n = {rng_in(&r, 1, 4), rng_in(&r, 1, 300), rng_in(&r, 1, rng_one_in(&r, 3) ? 300 : 2100)},
                      .block = {block[0], block[1]},
-                     .wide = wides[i % 3],
-                     .scale = i % 4 < 2 ? RESHARD_F32 : RESHARD_F8_E8M0,
+                     .wide = wides[rng_below(&r, 3)],
+                     .scale = rng_one_in(&r, 2) ? RESHARD_F32 : RESHARD_F8_E8M0,
                      .streaming = i % 5 > 0,
                      .lines = true,
-                     .special = i % 4 == 1 ? 300 : 0};
+                     .special = rng_one_in(&r, 3) ? 300 : 0};
     check_blocks(&r, &c);
   }
 }
@@ -326,12 +326,13 @@ CASE(blocks_one_behind_the_other_are_those_of_the_definition) {
     rng_seed(&r, 9700 + (uint64_t)i);
     const int64_t *block = blocks[i % (int64_t)(sizeof blocks / sizeof *blocks)];
     blocks_case c = {.block = {block[0], block[1]},
-                     .wide = wides[i % 3],
+                     .wide = wides[rng_below(&r, 3)],
                      .scale = rng_one_in(&r, 2) ? RESHARD_F32 : RESHARD_F8_E8M0,
                      .back = i % 4 < 2,
                      .streaming = rng_one_in(&r, 2)};
     const int64_t scale = (int64_t)reshard_dtype_size(c.scale), width = (int64_t)reshard_dtype_size(c.wide);
-    block_message m = {rng_in(&r, 1, 4), rng_in(&r, 1, 9), scale + block[0] * block[1], {0}, NULL, NULL};
+    block_message m = {
+        rng_in(&r, 1, 4), rng_in(&r, 1, block[1] < 32 ? 70 : 20), scale + block[0] * block[1], {0}, NULL, NULL};
     const int64_t n[DIMS] = {1, m.down * block[0], m.across * block[1]}, bytes = m.down * m.across * m.bytes;
     memcpy(c.n, n, sizeof n);
     if (rng_one_in(&r, 3))

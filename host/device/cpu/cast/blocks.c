@@ -78,10 +78,9 @@ static void copy_row(char *dst, int64_t dst_stride, const char *src, int64_t src
     }
 }
 
-/* Bytes from the values of the first column to those of a column. */
+/* Bytes from the values of the first column to those of a column that begins a block. */
 static int64_t value_at(const rs_block_box *b, int64_t c) {
-  return b->value_step == 0 ? c * b->value_stride[1]
-                            : c / b->block[1] * b->value_step + c % b->block[1] * b->value_stride[1];
+  return b->value_step == 0 ? c * b->value_stride[1] : c / b->block[1] * b->value_step;
 }
 static void scatter_values(const rs_block_box *b, char *to, const char *from, int64_t n) {
   for (int64_t c = 0, part; c < n; c += part) {
@@ -195,7 +194,7 @@ static void scale_rows(const rs_cast_kernels *k, const rs_block_box *first, cons
       const char *ahead = i < part->rows ? row_ahead(b, part, i, next) : place;
       if (i < before->rows)
         give_row(k, b, before, i, ahead, place, store);
-      else
+      else if (b->wide_stride[1] == width)
         fetch_row(ahead, part->columns * width, 2 * LINE);
       if (i < part->rows)
         take_row(k, b, part, i, ahead, place);
@@ -317,9 +316,9 @@ void rs_blocks_scale_steps(const rs_kernels *kernels, const rs_block_steps *step
     scale_rows(casts, &box, steps, store);
     return;
   }
-  turn_values(casts, &box, kernels, store, false);
-  for (int64_t i = 1; i < steps->n; i++) {
-    steps->place(steps->of, steps->first + i, &box);
+  for (int64_t i = 0; i < steps->n; i++) {
+    if (i > 0)
+      steps->place(steps->of, steps->first + i, &box);
     turn_values(casts, &box, kernels, store, false);
   }
 }

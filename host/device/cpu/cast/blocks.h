@@ -12,8 +12,8 @@
  * scale s is m / 448; for f8_e8m0 its exponent, rounded up, of 1 to 254. Values are e4m3(x * (1 / s)), computed in f32.
  * NaN is the largest. */
 void rs_blocks_scale(const rs_kernels *kernels, const rs_block_box *box, bool past);
-/* The same for the boxes of n steps, which are alike but for their addresses: each is read while values of the one
- * before are made. place: makes that of a step, in the order of the steps. */
+/* The same for the boxes of n steps, which are alike but for their addresses: where values do not go down columns, each
+ * is read while values of the one before are made. place: makes that of a step, in the order of the steps. */
 typedef struct rs_block_steps {
   void (*place)(const void *of, int64_t step, rs_block_box *box);
   const void *of;

@@ -23,12 +23,12 @@ typedef struct rs_cast_runs {
 typedef void (*rs_cast_past)(char *dst, const char *src, int64_t n, const rs_cast_runs *runs);
 /* n numbers of a row of blocks, each `width` long and the last one what is left; `by` has a number for each block. */
 typedef void (*rs_unscale_kernel)(char *dst, const char *src, int64_t n, int64_t width, const float *by);
-/* `soon`: as many that are read soon, of which every second line is prefetched. past: lines are stored past the cache,
- * where dst is at one and width a multiple of one. */
+/* `soon`: as many that are read soon, of which AVX-512 prefetches half of the lines. past: lines are stored past the
+ * cache, where dst is at one and width a multiple of one. */
 typedef void (*rs_scale_kernel)(char *dst, const char *src, int64_t n, int64_t width, const float *by, const char *soon,
                                 bool past);
 /* Copies such numbers; dst is src, or apart from it. The bits of the largest magnitude of each block as f32, NaN above
- * all, where more than those in `most`. Of `soon`, the lines between are prefetched. */
+ * all, where more than those in `most`. Lines of `soon` are prefetched that what makes values does not. */
 typedef void (*rs_most_kernel)(int32_t *most, char *dst, const char *src, int64_t n, int64_t width, const char *soon);
 typedef struct rs_cast_kernels {
   rs_cast_kernel of[RS_CAST_DTYPES][RS_CAST_DTYPES]; /* from, to; NULL where there is none */

@@ -282,7 +282,7 @@ LANES_THERE(bf16, true)
       EACH_BLOCK(BYTES_##wide, BYTES_##wide, most) most_block_##wide(most, dst, src, w, ahead); \
       return; \
     } \
-    for (int64_t at = 0; at < n * BYTES_##wide; at += 2 * LINE_BYTES) \
+    for (int64_t at = 0; at < n * BYTES_##wide; at += FETCHED) \
       __builtin_prefetch(soon + at, 0, 2); \
     EACH(i, n) { \
       int##bits##_t number = get_i##bits(src + i * BYTES_##wide), magnitude = number & INT##bits##_MAX; \

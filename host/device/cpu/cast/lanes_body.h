@@ -2,7 +2,7 @@
  * them apart and together again. Functions of lanes do as many of n as they can, and return how many; 0 where there is
  * nothing to be won. Included by kernels_body.h alone, among whose functions they are. */
 #if defined(__AVX512F__)
-enum { LANES = 16, CODES = 64 };
+enum { LANES = 16, CODES = 64, FETCHED = 2 * 64 /* bytes from a line that maxima fetch to the next */ };
 /* 32 numbers: in their order, or those of even places and those of odd ones, in turns. */
 typedef struct lanes {
   __m512 low, high;
@@ -15,7 +15,7 @@ ALWAYS_INLINE __m512 round_lanes(__m512 number, float least) {
   const __m512 normal = _mm512_range_ps(_mm512_castsi512_ps(power), _mm512_set1_ps(least), ABSOLUTE_MOST);
   return _mm512_fmadd_ps(normal, _mm512_set1_ps(0x1p20f), number);
 }
-/* The lower halves of such sums, or the upper ones, in the order of the numbers. */
+/* The lower halves of 32 bits each, or the upper ones, in the order of the numbers. */
 ALWAYS_INLINE __m512i halves_32(lanes sums, bool turns, int upper) {
   static const int16_t order[2][2 * LANES] = {{0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
                                                32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62},
@@ -35,7 +35,7 @@ ALWAYS_INLINE __m512i codes_32(lanes sums, bool turns, bool any) {
   codes = _mm512_ternarylogic_epi32(sign, _mm512_srli_epi16(upper, 8), codes, A_B_OR_C);
   if (!any)
     return codes;
-  const __mmask32 nan = _mm512_test_epi16_mask(upper, _mm512_set1_epi16(0x2000)); /* no exponent of 448 has the bit */
+  const __mmask32 nan = _mm512_test_epi16_mask(upper, _mm512_set1_epi16(0x2000)); /* in exponents of NaN alone */
   return _mm512_mask_mov_epi16(codes, nan, _mm512_set1_epi16(0x7f));
 }
 /* Words of 0 to 255 as bytes. */
@@ -199,9 +199,10 @@ LANES_MOST(32)
   ALWAYS_INLINE int64_t scale_pairs_##wide(char *dst, const char *src, int64_t n, const float *by, int64_t ahead) { \
     int64_t i = 0; \
     for (; i + CODES <= n && all_above(by, 2, OF_FINITE); i += CODES, src += CODES * BYTES_##wide, by += 2) { \
-      __builtin_prefetch(src + LINE_BYTES + ahead, 0, 2); \
-      if (BYTES_##wide > 2) \
+      if (BYTES_##wide > 2) { /* else maxima fetch every line, which is one of a block */ \
+        __builtin_prefetch(src + LINE_BYTES + ahead, 0, 2); \
         __builtin_prefetch(src + 3 * LINE_BYTES + ahead, 0, 2); \
+      } \
       scale_64_##wide(dst + i, src, UINT64_MAX, lanes_by(by, UINT32_MAX, false, 8), \
                       lanes_by(by + 1, UINT32_MAX, false, 8)); \
     } \
@@ -231,6 +232,7 @@ ALWAYS_INLINE __m512 limited(__m512 numbers) {
     return n; \
   }
 #else
+enum { FETCHED = 64 };
 #define LANES_BACK(wide) \
   ALWAYS_INLINE int64_t unscale_lanes_##wide(char *dst, const char *src, int64_t n, const float *by, bool each) { \
     return (void)dst, (void)src, (void)n, (void)by, (void)each, 0; \

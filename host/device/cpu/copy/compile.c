@@ -19,8 +19,9 @@ enum {
   TILE_SRC = 512,     /* the same where the transpose has a kernel, which asks for what comes next row by row */
   TILE_COLUMNS = 128, /* least */
   TILE_DST = 1024,
-  TILE_ROWS = 512, /* most: several threads share a transpose */
-  PART = 64 << 10, /* of a long run */
+  TILE_ROWS = 512,   /* most: several threads share a transpose */
+  PART = 64 << 10,   /* of a long run */
+  BLOCKS_ROW = 8192, /* bytes of a row of blocks that is worth being read together */
 };
 
 static int by_destination(const void *a, const void *b) {
@@ -160,15 +161,19 @@ static void append_copy(rs_program *program, rs_ordered_copy copy) {
   program->loop.n += copy.nloops;
 }
 
-/* Makes the loop over neighbouring blocks a part of the box where their values go one block behind the other, as in a
- * message: memory is read in longer rows. On the way back a message is in the cache. */
-static bool take_columns(rs_block_box *box, const rs_axis *axis, int64_t scales) {
-  if (box->n[1] != box->block[1] || box->value_stride[1] != 1 || axis->src != box->n[1] * box->wide_stride[1])
-    return false;
-  box->n[1] *= axis->n;
+/* Makes steps of the loop over neighbouring blocks a part of the box where their values go one block behind the other,
+ * as in a message: memory is read in longer rows. Returns how many. On the way back a message is in the cache. */
+static int64_t take_columns(rs_block_box *box, const rs_axis *axis, int64_t scales) {
+  int64_t row = box->n[1] * (int64_t)reshard_dtype_size(box->wide_dtype);
+  int64_t n = rs_max(1, rs_min(axis->n, BLOCKS_ROW / row));
+  while (axis->n % n != 0)
+    n--;
+  if (n == 1 || box->n[1] != box->block[1] || box->value_stride[1] != 1 || axis->src != box->n[1] * box->wide_stride[1])
+    return 1;
+  box->n[1] *= n;
   box->value_step = axis->dst;
   box->scale_stride[1] = scales;
-  return true;
+  return n;
 }
 
 /* A box of blocks with its loops. */
@@ -186,12 +191,12 @@ static reshard_status add_scaled(rs_program *program, const rs_copies *copies, c
                              .scaled = (int32_t)program->scaled.n};
   for (int i = 0; i < copy->naxes; i++) {
     const rs_axis *axis = &copies->axis.at[copy->axes + i];
-    if (copy->from != RESHARD_F8_E4M3 && take_columns(&scaled->box, axis, scaled->step[i])) {
-      ordered.run *= axis->n;
+    int64_t n = copy->from == RESHARD_F8_E4M3 ? 1 : take_columns(&scaled->box, axis, scaled->step[i]);
+    ordered.run *= n;
+    if (n == axis->n)
       continue;
-    }
-    scaled->step[ordered.nloops] = scaled->step[i];
-    loops[ordered.nloops++] = (rs_loop){axis->n, axis->src, axis->dst, 0};
+    scaled->step[ordered.nloops] = n * scaled->step[i];
+    loops[ordered.nloops++] = (rs_loop){axis->n / n, n * axis->src, n * axis->dst, 0};
   }
   append_copy(program, ordered);
   return RESHARD_SUCCESS;

@@ -10,12 +10,12 @@
 #include <fenv.h>
 
 enum {
-  PIECE = 2048,     /* numbers */
-  LONG_RUN = 256,   /* numbers of a run that is worth a piece of its own */
-  FAR = 4096,       /* a step from run to run that hardware does not foresee: to another page */
-  ROWS = 8,         /* of those that take turns: hardware needs some lines of a page before it foresees the rest */
-  ROWS_AHEAD = 8,   /* that are prefetched */
-  PACE = 512,       /* bytes of the wider side for which lines are prefetched at once: hardware drops more */
+  PIECE = 2048,   /* numbers */
+  LONG_RUN = 256, /* numbers of a run that is worth a piece of its own */
+  FAR = 4096,     /* a step from run to run that hardware does not foresee: to another page */
+  ROWS = 8,       /* of those that take turns: hardware needs some lines of a page before it foresees the rest */
+  ROWS_AHEAD = 8, /* that are prefetched */
+  PACE = 512, /* bytes of the wider side beside which lines are prefetched at once: hardware drops more. Whole lines */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
 
@@ -52,7 +52,7 @@ static void convert_pieces(const converting *c, char *dst, const char *src, int6
 
 /* Whole lines of the destination, past the cache, in pieces where memory is read for what comes next. */
 static void convert_lines(const converting *c, char *dst, const char *src, int64_t n, rs_cast_runs runs) {
-  if (c->ahead == NULL) {
+  if (c->ahead == NULL || runs.count > 1) {
     c->past(dst, src, n, &runs);
     return;
   }

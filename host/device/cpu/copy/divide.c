@@ -1,6 +1,7 @@
-/* Ranges and tasks: groups are cut in ranges of steps of some hundred KiB, sorted by where they read first. So copies
- * from the same source lines follow one another in time also where they are not of one group. Threads draw tasks in
- * this order; small neighbours are one task. */
+/* Ranges and tasks: groups are cut in ranges of steps of some hundred KiB, or MiB, sorted by where they read first. So
+ * copies from the same source lines follow one another in time also where they are not of one group. Threads draw tasks
+ * in this order; small neighbours are one task. */
+#include "device/cpu/cast/blocks.h"
 #include "device/cpu/copy/program.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 enum {
   TASK_LEAST = 64 << 10,
   TASK_MOST = 512 << 10,
-  SCALED_MOST = 8 << 20, /* where blocks are made: the first and the last ones of a range are alone */
+  SCALED_MOST = 8 << 20, /* where blocks are made while others are read: the first and last ones of a range are alone */
   TASKS_PER_THREAD = 8,
 };
 
@@ -42,8 +43,9 @@ static const char *source_of(const rs_program *program, const rs_copy_group *gro
 /* Steps of a range of about as many bytes, or less: whole inner loops where these are shorter. */
 static int64_t steps_of_range(const rs_program *program, const rs_copy_group *group, int64_t most) {
   const rs_ordered_copy *copy = &program->copy.at[group->first];
-  bool alone = copy->scaled > 0 && copy->from != RESHARD_F8_E4M3;
-  int64_t size = rs_max(rs_min(most, alone ? SCALED_MOST : TASK_MOST), TASK_LEAST);
+  bool together = copy->scaled > 0 && copy->from != RESHARD_F8_E4M3 &&
+                  rs_blocks_rows(&program->scaled.at[copy->scaled - 1].box) == 0;
+  int64_t size = rs_max(rs_min(most, together ? SCALED_MOST : TASK_MOST), TASK_LEAST);
   int64_t steps = rs_max(size / group->step_bytes, 1);
   int n = copy->transpose ? copy->nloops - 2 : copy->nloops;
   for (int i = 0; i < n; i++) {
