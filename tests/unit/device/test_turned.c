@@ -184,7 +184,8 @@ static void check_blocks(rng *r, const blocks_case *c) {
   const int64_t width = (int64_t)reshard_dtype_size(c->wide), line = rs_ceil_div(c->n[2], LINE) * LINE;
   if (c->lines) {
     make_rows(&wide, width, c->n, line * width, LINE + rng_below(r, LINE));
-    make_rows(&values, 1, c->n, line, LINE);
+    const int64_t apart = rng_one_in(r, 4) ? 2 : 1;
+    make_rows(&values, apart, c->n, line * apart, LINE);
   } else {
     make_side(r, &wide, width, c->n);
     make_side(r, &values, 1, c->n);
@@ -236,8 +237,8 @@ CASE(blocks_in_any_order_of_memory_are_those_of_the_definition) {
     c.n[rng_below(&r, DIMS)] = rng_in(&r, 60, 300); /* more than a block, and than a tile's rows */
     for (int d = 0; d < 2 && c.back; d++)
       c.skip[d] = rng_below(&r, block[d]);
-    if (c.back && i % 3 == 0)
-      c.n[2] = block[1]; /* as many as a block has, of two */
+    if (i % 3 == 0)
+      c.n[2] = block[1]; /* as many as a block has; back, of two */
     check_blocks(&r, &c);
   }
 }
@@ -277,7 +278,9 @@ CASE(blocks_whose_rows_begin_at_lines_are_those_of_the_definition) {
                      .scale = rng_one_in(&r, 2) ? RESHARD_F32 : RESHARD_F8_E8M0,
                      .streaming = i % 5 > 0,
                      .lines = true,
-                     .special = rng_one_in(&r, 3) ? 300 : 0};
+                     .special = rng_one_in(&r, 3) ? 3000 : 0};
+    if (rng_one_in(&r, 2))
+      c.n[2] = rs_ceil_div(c.n[2], block[1]) * block[1];
     check_blocks(&r, &c);
   }
 }
@@ -321,7 +324,7 @@ static void copy_message(reshard_isa isa, const blocks_case *c, const block_mess
 
 CASE(blocks_one_behind_the_other_are_those_of_the_definition) {
   static const int64_t blocks[][2] = {{128, 128}, {5, 64}, {1, 128}, {16, 96}, {128, 1}, {7, 3}};
-  for (int64_t i = 0; i < 48; i++) {
+  for (int64_t i = 0; i < 96; i++) {
     rng r;
     rng_seed(&r, 9700 + (uint64_t)i);
     const int64_t *block = blocks[i % (int64_t)(sizeof blocks / sizeof *blocks)];
@@ -331,8 +334,12 @@ CASE(blocks_one_behind_the_other_are_those_of_the_definition) {
                      .back = i % 4 < 2,
                      .streaming = rng_one_in(&r, 2)};
     const int64_t scale = (int64_t)reshard_dtype_size(c.scale), width = (int64_t)reshard_dtype_size(c.wide);
-    block_message m = {
-        rng_in(&r, 1, 4), rng_in(&r, 1, block[1] < 32 ? 70 : 20), scale + block[0] * block[1], {0}, NULL, NULL};
+    block_message m = {rng_in(&r, 1, block[0] < 32 ? 12 : 4),
+                       rng_in(&r, 1, block[1] < 32 ? 70 : 20),
+                       scale + block[0] * block[1],
+                       {0},
+                       NULL,
+                       NULL};
     const int64_t n[DIMS] = {1, m.down * block[0], m.across * block[1]}, bytes = m.down * m.across * m.bytes;
     memcpy(c.n, n, sizeof n);
     if (rng_one_in(&r, 3))

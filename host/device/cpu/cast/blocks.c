@@ -30,6 +30,7 @@ enum {
 typedef struct scaled_part {
   char *wide, *values, *scales; /* of the first number */
   int64_t rows, columns;        /* no rows: no part */
+  bool finite;                  /* the largest of each block */
   int32_t most[MOST_BLOCKS];
   float by[MOST_BLOCKS];
 } scaled_part;
@@ -134,11 +135,31 @@ static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scal
     scatter_values(b, to, scattered, part->columns);
 }
 
+/* Both for the same row at once; false where they cannot be. */
+static bool exchange_row(const rs_cast_kernels *k, const rs_block_box *b, const scaled_part *before, scaled_part *part,
+                         int64_t r, const char *ahead, char *place, rs_block_store store) {
+  rs_exchange_kernel exchange = k->exchange[rs_cast_index(b->wide_dtype)];
+  char *to = before->values + r * b->value_stride[0];
+  int64_t step = b->value_step == 0 ? b->block[1] : b->value_step;
+  bool past = store != NULL && part->columns >= STORE_LEAST;
+  if (exchange == NULL || r >= before->rows || r >= part->rows || before->columns != part->columns ||
+      b->wide_stride[1] != (int64_t)reshard_dtype_size(b->wide_dtype) || b->value_stride[1] != 1 ||
+      b->block[1] % LINE != 0 || part->columns % b->block[1] != 0 || !before->finite ||
+      (past && ((uintptr_t)to % LINE != 0 || step % LINE != 0)))
+    return false;
+  exchange(to, step, place, part->wide + r * b->wide_stride[0], part->columns, b->block[1], before->by, part->most,
+           ahead, past);
+  return true;
+}
+
 static void make_scales(const rs_block_box *b, scaled_part *part) {
   uint32_t scales[MOST_BLOCKS];
   int64_t n = rs_ceil_div(part->columns, b->block[1]);
   bool exponents = b->scale_dtype == RESHARD_F8_E8M0;
   find_scales(scales, part->by, b->scale_dtype, part->most, n);
+  part->finite = true;
+  for (int64_t i = 0; i < n; i++)
+    part->finite = part->finite && part->most[i] < 0x7f800000;
   for (int64_t i = 0; i < n; i++) {
     uint32_t bits = exponents || part->most[i] <= 0x7f800000 ? scales[i] : 0x7fffffff; /* NaN as casts have it */
     char *to = part->scales + i * b->scale_stride[1];
@@ -192,6 +213,8 @@ static void scale_rows(const rs_cast_kernels *k, const rs_block_box *first, cons
     for (int64_t i = 0; i < rs_max(part->rows, before->rows); i++) {
       char *place = buffer + i * pitch;
       const char *ahead = i < part->rows ? row_ahead(b, part, i, next) : place;
+      if (exchange_row(k, b, before, part, i, ahead, place, store))
+        continue;
       if (i < before->rows)
         give_row(k, b, before, i, ahead, place, store);
       else if (b->wide_stride[1] == width)

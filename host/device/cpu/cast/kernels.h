@@ -30,6 +30,10 @@ typedef void (*rs_scale_kernel)(char *dst, const char *src, int64_t n, int64_t w
 /* Copies such numbers; dst is src, or apart from it. The bits of the largest magnitude of each block as f32, NaN above
  * all, where more than those in `most`. Lines of `soon` are prefetched that what makes values does not. */
 typedef void (*rs_most_kernel)(int32_t *most, char *dst, const char *src, int64_t n, int64_t width, const char *soon);
+/* Both at once, of finite blocks whose width is a multiple of a line: n numbers at `place` become values, `step` bytes
+ * from block to block, and those at src take their place, with the maxima. All of `soon` is prefetched. */
+typedef void (*rs_exchange_kernel)(char *dst, int64_t step, char *place, const char *src, int64_t n, int64_t width,
+                                   const float *by, int32_t *most, const char *soon, bool past);
 typedef struct rs_cast_kernels {
   rs_cast_kernel of[RS_CAST_DTYPES][RS_CAST_DTYPES]; /* from, to; NULL where there is none */
   /* The same past the cache, to whole lines of the destination. Ordered by the fence of the copy kernels. */
@@ -37,6 +41,7 @@ typedef struct rs_cast_kernels {
   /* Of f16, bf16 and f32, with f8_e4m3 on the other side of a product in f32. */
   rs_most_kernel most[RS_CAST_DTYPES];
   rs_scale_kernel scale[RS_CAST_DTYPES];
+  rs_exchange_kernel exchange[RS_CAST_DTYPES]; /* NULL where it wins nothing */
   rs_unscale_kernel unscale[RS_CAST_DTYPES];
 } rs_cast_kernels;
 

@@ -347,6 +347,15 @@ LANES_THERE(bf16, true)
 SCALED(f16, 16)
 SCALED(bf16, 16)
 SCALED(f32, 32)
+#if defined(HAVE_EXCHANGE)
+LANES_EXCHANGE(f16)
+LANES_EXCHANGE(bf16)
+#define EXCHANGES \
+  { AT(F16) = exchange_f16, AT(BF16) = exchange_bf16 }
+#else
+#define EXCHANGES \
+  { NULL }
+#endif
 #undef SCALED
 #undef MOST
 #undef EACH_BLOCK
@@ -378,6 +387,7 @@ CAST(odd, e4m3) CAST(odd, e5m2) CAST(odd, f16) CAST(odd, bf16) CAST(f64, f32)
              AT(BF16) = odd_to_bf16##past, AT(F32) = f64_to_f32##past}}
 #define BLOCKS(field) {AT(F16) = field##_f16, AT(BF16) = field##_bf16, AT(F32) = field##_f32}
 static const rs_cast_kernels kernels = {
-  .of = TABLE(), .past = TABLE(_past), .most = BLOCKS(most), .scale = BLOCKS(scale), .unscale = BLOCKS(unscale)};
+  .of = TABLE(), .past = TABLE(_past), .most = BLOCKS(most), .scale = BLOCKS(scale), .exchange = EXCHANGES,
+  .unscale = BLOCKS(unscale)};
 #undef TABLE
 /* clang-format on */

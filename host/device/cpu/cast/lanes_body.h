@@ -146,6 +146,14 @@ ALWAYS_INLINE lanes ordered_e5m2(const char *src, __mmask32 mask) {
     return n; \
   }
 #define LANES_MOST(bits) \
+  ALWAYS_INLINE __m512i larger_##bits(__m512i most, __m512i numbers) { \
+    return _mm512_max_epi##bits(most, _mm512_and_si512(numbers, _mm512_set1_epi##bits(INT##bits##_MAX))); \
+  } \
+  ALWAYS_INLINE int##bits##_t largest_##bits(__m512i most) { \
+    if (bits == 16) /* two of them in 32 bits */ \
+      most = _mm512_max_epi32(_mm512_and_si512(most, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(most, 16)); \
+    return (int##bits##_t)_mm512_reduce_max_epi32(most); \
+  } \
   ALWAYS_INLINE int64_t most_lanes_##bits(int##bits##_t *largest, char *dst, const char *src, int64_t n, \
                                           int64_t ahead) { \
     __m512i most = _mm512_setzero_si512(); \
@@ -155,11 +163,9 @@ ALWAYS_INLINE lanes ordered_e5m2(const char *src, __mmask32 mask) {
       if (i / step % 2 == 0) /* the others by what makes values */ \
         __builtin_prefetch(src + ahead, 0, 2); \
       _mm512_storeu_si512(dst, numbers); \
-      most = _mm512_max_epi##bits(most, _mm512_and_si512(numbers, _mm512_set1_epi##bits(INT##bits##_MAX))); \
+      most = larger_##bits(most, numbers); \
     } \
-    if (bits == 16) /* two of them in 32 bits */ \
-      most = _mm512_max_epi32(_mm512_and_si512(most, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(most, 16)); \
-    *largest = (int##bits##_t)_mm512_reduce_max_epi32(most); \
+    *largest = largest_##bits(most); \
     return i; \
   }
 LANES_MOST(16)
@@ -208,6 +214,34 @@ LANES_MOST(32)
     } \
     return i; \
   }
+/* Values of numbers in a buffer, whose place others take, with their maxima: so that arithmetic and memory
+ * overlap. Of f32, that has twice the memory, one behind the other is faster. */
+#define LANES_EXCHANGE(wide) \
+  static void exchange_##wide(char *dst, int64_t step, char *place, const char *src, int64_t n, int64_t width, \
+                              const float *by, int32_t *most, const char *soon, bool past) { \
+    const int64_t from = src - place, ahead = soon - place; \
+    for (char *end = place + n * BYTES_##wide; place < end; by++, most++, dst += step) { \
+      const lanes all = lanes_by(by, UINT32_MAX, false, 8); \
+      __m512i largest = _mm512_setzero_si512(); \
+      for (int64_t i = 0; i < width; i += CODES, place += CODES * BYTES_##wide) { \
+        const __m512i low = scaled_32_##wide(place, UINT32_MAX, all); \
+        const __m512i codes = pack_64(low, scaled_32_##wide(place + CODES / 2 * BYTES_##wide, UINT32_MAX, all)); \
+        for (int line = 0; line < CODES * BYTES_##wide; line += LINE_BYTES) { \
+          const __m512i numbers = _mm512_loadu_si512(place + line + from); \
+          __builtin_prefetch(place + line + ahead, 0, 2); \
+          _mm512_storeu_si512(place + line, numbers); \
+          largest = larger_16(largest, numbers); \
+        } \
+        if (past) \
+          _mm512_stream_si512((__m512i *)(dst + i), codes); \
+        else \
+          _mm512_storeu_si512(dst + i, codes); \
+      } \
+      const int16_t magnitude = largest_16(largest); \
+      const f32_bits number = load_##wide((const char *)&magnitude); \
+      *most = number > *most ? number : *most; \
+    } \
+  }
 /* Any numbers. No product of one is formed: where it is subnormal, that takes hundreds of cycles. NaN stays, as the
  * second operand. */
 ALWAYS_INLINE __m512 limited(__m512 numbers) {
@@ -231,6 +265,7 @@ ALWAYS_INLINE __m512 limited(__m512 numbers) {
       cast_64_##wide(dst + i, src + i * BYTES_##wide, ~(UINT64_MAX << (n - i))); \
     return n; \
   }
+#define HAVE_EXCHANGE 1
 #else
 enum { FETCHED = 64 };
 #define LANES_BACK(wide) \
