@@ -20,8 +20,7 @@ typedef struct rs_block_box {
   int64_t n[2], block[2];
   int64_t skip[2]; /* rows and columns of the first blocks that lie before the box */
   int64_t wide_stride[2], value_stride[2], scale_stride[2];
-  int64_t
-      value_step; /* from values of a block to those of the one beside it, where the CPU makes values; 0: they go on */
+  int64_t value_step; /* from a block's values to those beside it, where the CPU makes them; 0: as within a block */
 } rs_block_box;
 
 /* Makes rows columns, and columns rows. */

@@ -2,8 +2,8 @@
  *
  * Some blocks at a time are copied to a buffer that stays in the second-level cache, with the maxima on the way: rows
  * of large matrices are often a power of two apart, and would push one another out of the cache. Each row takes the
- * place of one of the blocks before, whose values are made just then: so memory is read and written at the same time.
- */
+ * place of one of the blocks before, whose values are made just then, also from box to box: so memory is read and
+ * written at the same time. */
 #include "device/cpu/cast/blocks.h"
 
 #include "base/dtype.h"
@@ -187,7 +187,7 @@ static void begin_part(const rs_block_box *b, scaled_part *part, int64_t r, int6
   memset(part->most, 0, sizeof *part->most * (size_t)rs_ceil_div(part->columns, b->block[1]));
 }
 
-static const rs_block_steps only = {.n = 1};
+static const rs_block_steps only = {.n = 1}; /* which asks for no other box */
 
 /* The box of the first step, and those of the others. */
 static void scale_rows(const rs_cast_kernels *k, const rs_block_box *first, const rs_block_steps *steps,

@@ -15,7 +15,7 @@ enum {
   FAR = 4096,     /* a step from run to run that hardware does not foresee: to another page */
   ROWS = 8,       /* of those that take turns: hardware needs some lines of a page before it foresees the rest */
   ROWS_AHEAD = 8, /* that are prefetched */
-  PACE = 512, /* bytes of the wider side beside which lines are prefetched at once: hardware drops more. Whole lines */
+  PACE = 512, /* bytes of the wider side, whole lines of the other, for each few prefetches: of more, some are lost */
   STREAM_LEAST = 4, /* lines of a run that is worth storing past the cache */
 };
 
