@@ -139,13 +139,14 @@ static void give_row(const rs_cast_kernels *k, const rs_block_box *b, const scal
 static bool exchange_row(const rs_cast_kernels *k, const rs_block_box *b, const scaled_part *before, scaled_part *part,
                          int64_t r, const char *ahead, char *place, rs_block_store store) {
   rs_exchange_kernel exchange = k->exchange[rs_cast_index(b->wide_dtype)];
+  if (exchange == NULL || r >= before->rows || r >= part->rows || before->columns != part->columns ||
+      b->wide_stride[1] != (int64_t)reshard_dtype_size(b->wide_dtype) || b->value_stride[1] != 1 ||
+      b->block[1] % LINE != 0 || part->columns % b->block[1] != 0 || !before->finite)
+    return false;
   char *to = before->values + r * b->value_stride[0];
   int64_t step = b->value_step == 0 ? b->block[1] : b->value_step;
   bool past = store != NULL && part->columns >= STORE_LEAST;
-  if (exchange == NULL || r >= before->rows || r >= part->rows || before->columns != part->columns ||
-      b->wide_stride[1] != (int64_t)reshard_dtype_size(b->wide_dtype) || b->value_stride[1] != 1 ||
-      b->block[1] % LINE != 0 || part->columns % b->block[1] != 0 || !before->finite ||
-      (past && ((uintptr_t)to % LINE != 0 || step % LINE != 0)))
+  if (past && ((uintptr_t)to % LINE != 0 || step % LINE != 0))
     return false;
   exchange(to, step, place, part->wide + r * b->wide_stride[0], part->columns, b->block[1], before->by, part->most,
            ahead, past);
